@@ -97,7 +97,7 @@ def _claims(entry: AdapterEntry, config: Config) -> dict[str, Any]:
 
 
 def _make_text(found: Sequence[dict[str, Any]], verbose: bool) -> str:
-    """Lay adapters out as a table; ``verbose`` has a list of configurations below, with what each claims."""
+    """Lay adapters out as a table; ``verbose`` adds a list of configurations below, each with its claims."""
     table = make_table("adapter", "kind", "configurations", "adapts", right=("configurations",), gap=2)
     details: list[str] = []
     claimed: set[str] = set()

@@ -200,7 +200,7 @@ def _device_rows(label: str, devices: Sequence[Device]) -> Iterator[str]:
 
 
 def _counter_rows(counters: Sequence[Counter]) -> Iterator[str]:
-    """Give a row for each counter; what is unknown for one reason stands together."""
+    """Give a row for each counter; counters that are unknown for the same reason share a row."""
     known = [counter for counter in counters if counter.value is not None]
     for counter in known:
         yield _row(f"    {counter.name}", str(Reading(counter.value, counter.unit)))

@@ -36,7 +36,7 @@ OLD_SPELLINGS = (
 
 
 def new_spelling(words: Sequence[str], verbs: Sequence[str]) -> tuple[str, str] | None:
-    """Return an old spelling in what was typed and the new one, if there is one.
+    """Return an old spelling among the typed words and the new spelling, if there is any.
 
     ``verbs`` are the words that may come next now, of a command that has verbs of its own.
     """

@@ -1,4 +1,4 @@
-"""What several commands take, checked before anything runs: values, options, adapters, laws and files.
+"""Inputs of several commands, checked before the work begins: values, options, adapters, laws and files.
 
 A file may be anybody's. The adapter that it names is taken from it where that is a name of the registry,
 which nobody but this package fills; a module or a command in it is code that its author chose.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def refusing(file: str = "") -> Iterator[None]:
-    """Refuse in one line what a room below calls bad input, with the file that it is in."""
+    """Refuse in one line an input that a lower room calls bad, with the file of the input."""
     try:
         yield
     except (UsageError, ProgramError) as error:
@@ -69,7 +69,7 @@ _DIGITS_MAX = 100
 
 
 def whole(low: int, high: int) -> Callable[[object], int]:
-    """Return what reads a whole number; one below or above the bounds, however long, is refused with both."""
+    """Return a reader of whole numbers that refuses numbers out of bounds, however long, with both bounds."""
 
     def n(value: object) -> int:
         text = str(value).strip()
@@ -118,7 +118,7 @@ class Amount(click.FloatRange):
 
 
 def json_object(value: object) -> Config:
-    """Read what an adapter is built with: a JSON object of integers, strings, true, false and null."""
+    """Read the configuration of an adapter: a JSON object of integers, strings, true, false and null."""
     if isinstance(value, dict):
         return value
     try:
@@ -136,7 +136,7 @@ def json_object(value: object) -> Config:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return what reads one of some names; another is refused with all of them."""
+    """Return a reader of names that refuses an unknown name with all known names."""
 
     def read(text: str) -> str:
         known = list(names)
@@ -178,7 +178,7 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse a file whose folder is missing or read-only, before the work that fills it."""
+        """Refuse a file in a folder that is missing or read-only, before the work that fills the file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
             self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
@@ -195,7 +195,7 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def complete_adapter(context: click.Context, param: click.Parameter, begin: str) -> list[str]:
-    """Return the names of adapters that begin like what was typed so far, for a shell."""
+    """Return the names of adapters that begin with the text typed so far, for a shell."""
     return [entry.name for entry in all_adapters() if entry.name.startswith(begin)]
 
 
@@ -254,7 +254,7 @@ def _read_shard(context: click.Context, param: click.Parameter, text: str | None
 
 
 def tell_shard_of_environment(shard: Shard | None) -> None:
-    """Say that a command does a part only because a variable is set, which somebody may have forgotten."""
+    """Say that a command does only a part because a variable is set, which the caller may have forgotten."""
     if shard is not None and shard.origin == _SHARD_VARIABLE:
         complain(f"this is shard {shard}, as {_SHARD_VARIABLE} says")
 
@@ -284,7 +284,7 @@ timeout = click.option(
 
 
 def demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Refuse a folder that was typed; whoever works in a read-only one may not want the files by default."""
+    """Refuse a typed folder that is not writable; a default passes, for its files may be unwanted."""
     if folder is not None and context.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
         refuse_unwritable(param.opts[0], folder)
     return folder
@@ -383,7 +383,7 @@ def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") ->
 
 
 def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
-    """Return the entry of an adapter, or refuse with the nearest names, or with what it needs to run."""
+    """Return the entry of an adapter, or refuse with the nearest names, or with its missing needs."""
     with refusing():
         entry = find_adapter(name)
     _refuse_without_torch(entry)

@@ -22,7 +22,7 @@ _TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 
 
 def say(text: str, *, styled: bool = False) -> None:
-    """Print lines on standard output, with escapes for what its encoding lacks and for control characters.
+    """Print lines on standard output; escape control characters, and characters that its encoding lacks.
 
     With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
     """
@@ -53,13 +53,13 @@ def tell_error(text: str) -> None:
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """Escape what cannot be printed: names of files may hold anything."""
+    """Escape the characters that cannot be printed: names of files may hold anything."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def let_go_of(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not fail on it at exit."""
+    """Discard the text still buffered in a stream, so that the interpreter does not fail on it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -65,7 +65,7 @@ class Program(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Make the context of the whole program, and keep what was typed."""
+        """Make the context of the whole program, and keep the typed words."""
         words = (info_name or "pymllm", *args)
         self._refuse_old_spelling(args)
         context = super().make_context(info_name, args, parent, **extra)
@@ -107,7 +107,7 @@ class Program(click.Group):
         return _USAGE if not status and ctx.meta.get(UNWRITTEN) else status
 
     def _status(self, run: Callable[[], int | None]) -> int:
-        """Run a command to its end, whatever that is, and tell what is to be told."""
+        """Run a command to its end, report the error that ended it if any, and return its exit status."""
         _occupy_standard_descriptors()
         if sys.stdout is None:
             complain("standard output is closed, so no result can be written; redirect it to a file")
@@ -143,7 +143,7 @@ class Program(click.Group):
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open what is closed of the first three, so that no file gets the number that errors go to."""
+    """Open each standard descriptor that is closed, so that no file gets the number of standard error."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST_FREE:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a shard of ``pymllm verify``, ``compare`` or ``replay`` did: options that go together, and a text."""
+"""Shards of ``pymllm verify``, ``compare`` or ``replay``: options that go together, and a text of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def demand_file(shard: Shard | None, keep: Path | None) -> None:
-    """Refuse a shard whose results nobody could put together with those of others."""
+    """Refuse a shard without ``--keep``, as its results could not be put together with other shards."""
     if shard is not None and keep is None:
         raise click.UsageError(
             f"{shard.asked}: its results are for a file that is put together with those of the other "
@@ -98,7 +98,7 @@ def search_shard(
 
 
 def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInterrupt | None) -> int:
-    """Print what a shard did, and return its exit status; what cut it short goes on."""
+    """Print the document of a shard; return its exit status, or raise the interruption again."""
     for row in document.broken if as_json else ():
         complain(f"{row.name} violates {row.law}: {row.message}")
     for problem in document.problems if as_json else ():
@@ -107,7 +107,7 @@ def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInt
 
 
 def make_text(document: ShardDocument) -> str:
-    """Lay out what a shard did, and say how all come together."""
+    """Lay out the work of a shard, and say how all shards come together."""
     it = document
     done = "all done" if it.done == it.tasks else f"{it.done:,} done"
     kept = f", {it.kept:,} of them before" if it.kept else ""

@@ -225,7 +225,7 @@ def play_shards(
 
 
 def tell_of_losses(progress: Progress) -> None:
-    """Say what was tried again, and what of it was not played again."""
+    """Report the attempts made again after a loss, and the results taken over from lost attempts."""
     if progress.retried:
         attempts, shards = count_of(progress.retried, "attempt"), _names_of(progress.again)
         complain(f"tried again after a loss: {attempts} of {shards}; the last: {progress.trouble}")

@@ -35,7 +35,7 @@ def refuse_unwritable(option: str, folder: Path) -> None:
 
 
 def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
-    """Refuse a file to write that is one of those read, under whatever name; a pipe or terminal may be."""
+    """Refuse an output file that is also an input, under any name; a pipe or terminal may be both."""
     for it in inputs:
         if path is not None and _are_one_file(path, Path(it)):
             raise click.UsageError(

@@ -1,4 +1,4 @@
-"""How results are shown: documents, tables, progress, and what is said of a broken law."""
+"""The display of results: documents, tables, progress, and the words on a broken law."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tell(
     as_json: bool,
     interruption: KeyboardInterrupt | None = None,
 ) -> int:
-    """Print a document as text or as JSON, and return its exit status; what cut it short goes on."""
+    """Print a document as text or as JSON; return its exit status, or raise the interruption again."""
     if as_json:
         say_document(document)
     else:
@@ -213,7 +213,7 @@ _LABEL = re.compile(r" *\S.{0,30}?  +(?=\S)")
 
 
 def is_copied(line: str) -> bool:
-    """Whether a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
+    """Tell if a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
     return _COPIED.match(line) is not None
 
 
@@ -314,7 +314,7 @@ def progress_bar(
 
 
 def paced(tell: Callable[[_T], None], seconds: float, clock: Callable[[], float]) -> Callable[[_T], None]:
-    """Return a function that passes on only what comes so many seconds after what it passed on before."""
+    """Return a function that passes a word on only if ``seconds`` have gone by since the last one."""
     last = clock()
 
     def pass_on(word: _T) -> None:

@@ -1,4 +1,4 @@
-"""What commands find, as records: ``--json`` prints them, a store keeps them, report and ``diff`` read them.
+"""Results of commands, as records: ``--json`` prints them, a store keeps them, report and ``diff`` read them.
 
 A result is declared here and nowhere else: who has one live (`VerifyReport`, `SoakReport`, ...) makes its
 record with ``document``, and a schema is made from the record. The name in ``schema`` tells which record a

@@ -1,4 +1,4 @@
-"""What ``pymllm soak`` finds."""
+"""The results of ``pymllm soak``, as records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FailureRow(Row, frozen=True, kw_only=True):
 
 
 class SoakedLimit(Row, frozen=True, kw_only=True):
-    """Steps of an operation that were not done, beside those that were (X9); the shortest run with one."""
+    """Steps of an operation not done, beside the steps done (X9); the shortest run with a step not done."""
 
     operation: str
     reason: str
@@ -72,7 +72,7 @@ class SoakedLimit(Row, frozen=True, kw_only=True):
 
 
 class SoakedAdapter(Row, frozen=True, kw_only=True):
-    """What is known of an adapter; shares are parts of the processor's time."""
+    """The results of an adapter; shares are parts of the processor's time."""
 
     name: str
     kind: str
@@ -94,7 +94,7 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
 
 
 class DriftRow(Row, frozen=True, kw_only=True):
-    """How memory changes: units per million operations, null where there are too few samples."""
+    """The change of memory: units per million operations, null where there are too few samples."""
 
     measure: str
     unit: str
@@ -108,7 +108,7 @@ class DriftRow(Row, frozen=True, kw_only=True):
 
 
 class FindingRow(Row, frozen=True, kw_only=True):
-    """A law and a program that breaks it, and how many runs did; what merges know of it.
+    """A law, a program that breaks the law, the number of runs that did, and when merges saw them.
 
     ``operations`` and ``program`` are null where nobody has made a program small, and ``runs`` is 0 where an
     earlier merge saw it and this one did not. Versions are those of the runs.

@@ -1,4 +1,4 @@
-"""What ``pymllm curve`` computes."""
+"""The results of ``pymllm curve``, as records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SampleRow(Row, frozen=True):
 
 
 class CurveRow(Row, frozen=True, kw_only=True):
-    """What a serial replay counts at one capacity; null is what nobody asked for, or no sample can tell.
+    """The counts of a serial replay at one capacity; null if not asked for, or unknown from a sample.
 
     ``low`` and ``high`` are around the hit rate of a sample. ``next_gib_tokens`` and ``next_gib_seconds`` are
     what a GiB more saves on the way to the next capacity.
@@ -60,14 +60,14 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CurveGroup(Row, frozen=True):
-    """The requests that have something in common, and what is counted of them."""
+    """The requests of one group, and the counts of these requests."""
 
     name: str
     rows: tuple[CurveRow, ...]
 
 
 class PolicyPoint(Row, frozen=True):
-    """What a replay with an eviction policy counted at one capacity."""
+    """The counts of a replay with an eviction policy at one capacity."""
 
     capacity: int
     hit_tokens: int

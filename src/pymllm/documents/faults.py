@@ -1,4 +1,4 @@
-"""What became of planted faults, and of vectors."""
+"""The results of planted faults and of vectors, as records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAMPAIGN = "campaign"
 
 
 class Detection(Row, frozen=True):
-    """How a fault was caught from one seed; the program's length is null where nobody made it smaller.
+    """The detection of a fault from one seed; the program's length is null if it was not made smaller.
 
     ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by
     in all. Where one program was made smaller, it is the one that was shortest to begin with.
@@ -40,7 +40,7 @@ class Detection(Row, frozen=True):
 
 
 class BugRow(Row, frozen=True):
-    """Whose bug a fault was, and where it is written down; links are absolute."""
+    """The engine that had a fault as a bug, and where the bug is written down; links are absolute."""
 
     id: str
     engine: str
@@ -52,7 +52,7 @@ class BugRow(Row, frozen=True):
 
 
 class FaultRow(Row, frozen=True):
-    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none.
+    """The results of a fault; medians are null if it was never caught, and ``bug`` if it belongs to no bug.
 
     ``missed`` counts the operations that were played from the seeds from which it was not caught.
     """
@@ -86,7 +86,7 @@ class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
 
 
 class VectorRow(Row, frozen=True):
-    """What became of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
+    """The result of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
 
     ``known`` is the reason that a file of known deviations gives for it.
     """
@@ -121,7 +121,7 @@ class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-r
 
 
 class ShownRow(Row, frozen=True):
-    """A planted fault, and the vectors that show it to who can play them; none where it stays unseen."""
+    """A planted fault, and the playable vectors that show it; no vectors if the fault stays unseen."""
 
     id: str
     title: str

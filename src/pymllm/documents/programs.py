@@ -1,4 +1,4 @@
-"""What ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``check-protocol`` find about single programs."""
+"""The results of ``judge``, ``rerun``, ``shrink``, ``bisect`` and ``check-protocol`` on single programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class OperationRow(Row, frozen=True):
-    """How long an operation took, in microseconds; refusals are kept apart."""
+    """The times of an operation, in microseconds; refusals are kept apart."""
 
     operation: str
     is_refused: bool
@@ -60,12 +60,12 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     limits: tuple[LimitRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Leave out times where nobody asked for them."""
+        """Leave out times if they were not asked for."""
         return {key: value for key, value in super().plain().items() if (key, value) != ("times", None)}
 
 
 class ProgramSize(Row, frozen=True):
-    """How large a program is: operations, tokens of keys and prompts, and what is configured."""
+    """The size of a program: operations, tokens of keys and prompts, and what is configured."""
 
     operations: int
     tokens: int
@@ -98,7 +98,7 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 
 class ReleaseRow(Row, frozen=True):
-    """What is known of one release: the law that its verdict is about, and what was looked at.
+    """The result of one release: its verdict, the law that the verdict is about, and the reason.
 
     Where the verdict is unknown, ``because`` says why, and the search passed the release over.
     """
@@ -148,7 +148,7 @@ class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
 
 
 class Exchange(Row, frozen=True, omit_defaults=True):
-    """One message and its answer; ``line`` counts from 1 what the program wrote.
+    """One message and its answer; ``line`` is the line that the program wrote, counted from 1.
 
     ``said`` and ``answered`` say what kind of message each was, and of an answer that is none how it begins;
     ``problem`` and ``advice`` what is wrong with it, and what to do.
@@ -162,7 +162,7 @@ class Exchange(Row, frozen=True, omit_defaults=True):
 
 
 class Introduced(Row, frozen=True):
-    """What a program said of itself."""
+    """The introduction of a program: its name, kind and capabilities, as the program gave them."""
 
     protocol: int
     name: str

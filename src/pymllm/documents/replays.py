@@ -1,4 +1,4 @@
-"""What ``pymllm replay`` measures."""
+"""The results of ``pymllm replay``, as records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _BLOCKS = "blocks"
 
 
 def column_of(cache: str, policy: str | None) -> str:
-    """Return what a cache is called beside others: with its policy, where somebody chose it."""
+    """Return the name of a cache beside others: with its policy, if a policy was chosen."""
     if policy is None:
         return cache
     return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
 
 
 class WorkloadRow(Row, frozen=True, kw_only=True):
-    """What was replayed: one of our own workloads by its name, or a trace."""
+    """The replayed workload: one of our own workloads by its name, or a trace."""
 
     name: str
     kind: Literal["named", "trace"]
@@ -43,7 +43,7 @@ class CacheTime(Row, frozen=True):
 
 
 class ReplayConfig(Row, frozen=True, kw_only=True):
-    """What a cache was replayed with, as used: capacities are rounded to whole pages.
+    """The settings of a replayed cache, as used: capacities are rounded to whole pages.
 
     As of `pymllm.workloads.engine_config.EngineConfig`, and of `pymllm.replay.serial.SerialConfig` where
     there was no engine: what only one of them has is not there with the other.
@@ -72,7 +72,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
     @property
     def column(self) -> str:
-        """Return what the cache is called beside others: with its policy, where somebody chose it."""
+        """Return the name of the cache beside others: with its policy, if a policy was chosen."""
         is_own = (self.cache, self.eviction_policy) == (
             "blocks",
             "lru",
@@ -81,7 +81,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
 
 class ReplayRun(Row, frozen=True, kw_only=True):
-    """One cache over a workload; what only an engine or a serial replay has is not there with the other.
+    """One cache over a workload; fields that only an engine or a serial replay has are absent otherwise.
 
     As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.replay.serial.SerialReport`. Null is
     what the cache has not.
@@ -148,7 +148,7 @@ class ReplayViolation(Row, frozen=True):
 
 
 class CeilingRow(Row, frozen=True, kw_only=True):
-    """What caches of one size could hit at most; the best choice that knows the future is null for an engine.
+    """The highest hit rates at one size; the best choice that knows the future is null for an engine.
 
     ``prompt_tokens`` are those of the requests that are replayed with this size.
     """
@@ -173,7 +173,7 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
     ceilings: tuple[CeilingRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Leave out of the runs what an engine, or a serial replay, does not have at all."""
+        """Leave out of the runs the fields that an engine, or a serial replay, does not have at all."""
         plain = super().plain()
         absent = _OF_ENGINE if self.mode == "serial" else _OF_SERIAL
         for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):

@@ -1,4 +1,4 @@
-"""What ``goals`` and ``diff`` say; and of every record its name, its reading, and its schema."""
+"""The documents of ``goals`` and ``diff``; and for every record its name, its reading, and its schema."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ _D = TypeVar("_D", bound=Document)
 
 
 def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
-    """Read a document, as JSON has it; `ValueError` says what of it is missing or of another type."""
+    """Read a document from plain data; a `ValueError` names a field that is missing or of another type."""
     try:
         return msgspec.convert(plain, record)
     except msgspec.ValidationError as error:
@@ -133,7 +133,7 @@ def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
 
 
 def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
-    """Describe what is written of a document as a JSON schema (draft 2020-12)."""
+    """Describe the written form of a document as a JSON schema (draft 2020-12)."""
     (found,), parts = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:

@@ -1,4 +1,4 @@
-"""What ``pymllm verify`` and ``compare`` find."""
+"""The results of ``pymllm verify`` and ``compare``, as records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
 class LimitRow(Row, frozen=True):
-    """Steps of an operation that were not done, for a reason, beside those that were (X9).
+    """The steps of an operation not done for a reason, beside the steps done (X9).
 
     ``program`` is the shortest beginning of a program that was seen, which ends with such a step; null where
     the program is the file that was judged. ``step`` is its number; ``done`` is null where nobody counted.
@@ -31,7 +31,7 @@ class LimitRow(Row, frozen=True):
 
 
 class LawRow(Row, frozen=True):
-    """What is known of a law: tests that it passed, walks from inside, and tests that broke it.
+    """The results of a law: tests that it passed, walks from inside, and tests that broke it.
 
     ``limits`` are operations that it tests and of which steps were not done. ``unfinished`` says that a
     search which could test it ended at a violation of another law.
@@ -49,7 +49,7 @@ class LawRow(Row, frozen=True):
 
 
 class InvariantRow(Row, frozen=True):
-    """What is known of an invariant by its name, and the laws that it is made of."""
+    """The verdict on an invariant, with its name and the laws that make it up."""
 
     name: str
     laws: tuple[str, ...]
@@ -57,7 +57,7 @@ class InvariantRow(Row, frozen=True):
 
 
 class MachineRow(Row, frozen=True, kw_only=True):
-    """What a machine did over all configurations of an adapter.
+    """The work of a machine over all configurations of an adapter.
 
     Coverage goals by how often they were met; unmet are those that it should have met and never did. Fewer
     programs than promised were played where a search took much too long and was cut short.
@@ -110,7 +110,7 @@ class ViolationRow(Row, frozen=True):
 
 
 class DeviationRow(Row, frozen=True):
-    """What became of a known deviation: whether it shows, in how many programs, of which adapters.
+    """The status of a known deviation: whether it shows, in how many programs, of which adapters.
 
     ``status`` is ``shows``, ``gone``, ``not searched`` or ``other version``.
     """
@@ -138,7 +138,7 @@ class ProblemRow(Row, frozen=True):
 
 
 class AdapterRow(Row, frozen=True):
-    """What is known of an adapter; its kind is null where it could not be loaded."""
+    """The results of an adapter; its kind is null if the adapter could not be loaded."""
 
     name: str
     kind: Kind | None
@@ -189,7 +189,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
 
 
 class MatrixCell(Row, frozen=True):
-    """What is known of a law of one implementation; no cell where the law is about another kind.
+    """The results of a law on one implementation; absent if the law is about another kind.
 
     ``unfinished`` is that of `LawRow`.
     """

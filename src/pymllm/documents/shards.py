@@ -1,4 +1,4 @@
-"""What a shard of ``pymllm verify``, ``compare`` or ``replay`` says of itself."""
+"""The record of a shard of ``pymllm verify``, ``compare`` or ``replay``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pymllm.instrument.documents import Document, Row
 
 
 class BrokenLaw(Row, frozen=True):
-    """A law that a task saw broken, and by whom."""
+    """A law that a task saw broken, and the name of the implementation that broke the law."""
 
     name: str
     law: str

@@ -1,4 +1,4 @@
-"""What ``pymllm trace`` finds, as documents."""
+"""The results of ``pymllm trace``, as documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SpreadRow(Row, frozen=True):
-    """How some whole numbers are spread."""
+    """The spread of some whole numbers."""
 
     mean: float
     median: int
@@ -67,7 +67,7 @@ class KindRow(Row, frozen=True):
 
 
 class TraceFacts(Row, frozen=True, kw_only=True):
-    """What a trace is like; ``sessions`` and ``turns`` are null where it has none."""
+    """The statistics of a trace; ``sessions`` and ``turns`` are null if the trace has none."""
 
     block_tokens: int
     requests: int

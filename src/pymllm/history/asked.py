@@ -1,4 +1,4 @@
-"""What an implementation owes an answer to: the claims that each operation needs, in one table.
+"""The operations that an implementation must answer: the claims that each operation needs, in one table.
 
 The smoke test takes its needs from here, and so does law X9, by which what is claimed is done.
 """
@@ -66,7 +66,7 @@ def _need_of(kind: str, operation: type[Operation]) -> str:
 
 
 def is_optional(kind: str, operation: type[Operation]) -> bool:
-    """Tell whether an implementation may never carry an operation out, whatever it claims."""
+    """Tell whether an implementation may never carry an operation out, regardless of its claims."""
     return name_of(operation) in _OPTIONAL.get(kind, "").split()
 
 
@@ -122,7 +122,7 @@ def _numbers_of(token: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def find_wrong_limit(kind: str, limits: object) -> str | None:
-    """Say what is wrong with declared limits: reasons in words, by the names of operations of a kind."""
+    """Describe the error of declared limits: reasons in words, by the names of operations of a kind."""
     known = [name_of(operation) for operation in OPERATIONS_OF[kind]]
     if not isinstance(limits, Mapping):
         return f"are {cut(repr(limits))}; they must be a dict with a reason for each operation"

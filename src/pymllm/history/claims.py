@@ -1,4 +1,4 @@
-"""What an implementation can claim: one table of words, and what a header's words mean.
+"""The claims of an implementation: one table of words, and the meaning of a header's words.
 
 A claim brings laws, parts of laws, and operations that only who claims it is asked for. Who does not claim
 something is neither asked for it nor accused of it.

@@ -32,7 +32,7 @@ def name_of(kind: type) -> str:
 
 
 class _DataclassFields:
-    """What `dataclasses.fields` and `dataclasses.replace` look at."""
+    """The fields of a record, as `dataclasses.fields` and `dataclasses.replace` read them."""
 
     def __get__(self, record: object, kind: type[Record]) -> dict[str, dataclasses.Field[Any]]:
         return _dataclass_fields(kind)
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 # -- writing --
 def encode(record: Any) -> Any:
-    """Return a record, or what a field of one holds, as numbers, strings, lists and dicts of its own."""
+    """Return a record, or the value of a field, as numbers, strings, lists and dicts of its own."""
     return _with_lists(msgspec.to_builtins(lean(record)))
 
 
@@ -105,7 +105,7 @@ Lean = Callable[[Any], Any]
 
 @functools.cache
 def _leaner_of(hint: Any) -> Lean | None:
-    """Return what makes values of a type lean; ``None`` where they cannot be otherwise."""
+    """Return a function that makes values of a type lean; ``None`` if they cannot be otherwise."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return lean if any(map(_leaner_of, arguments)) else None
@@ -144,7 +144,7 @@ def _record_leaner(kind: type[msgspec.Struct]) -> Lean | None:
 
 
 def _field_leaner(hint: Any) -> Lean | None:
-    """Return what makes a field lean, which has no tag where it can be of one kind only."""
+    """Return a function that makes a field lean: the value has no tag where it can be of one kind only."""
     make_lean = _leaner_of(hint)
     if _is_record(hint) and hint.__struct_config__.tag is not None:
         untagged: Any = types.new_class(hint.__name__, (hint,), {"tag": False})
@@ -153,7 +153,7 @@ def _field_leaner(hint: Any) -> Lean | None:
 
 
 def _is_one_of_a_kind(default: Any) -> bool:
-    """Tell whether what equals this is this: CPython has one ``()``, one ``""``, one of each small int."""
+    """Tell whether equal values are identical: CPython has one ``()``, one ``""``, one of each small int."""
     return default is msgspec.NODEFAULT or type(default) in (type(None), bool, int) or default in ((), "")
 
 
@@ -216,7 +216,7 @@ _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", 
 
 
 def _told(message: str, kind: Any, plain: Any, where: str) -> str:
-    """Say what msgspec found, with the value that it found, and with the kinds of the records on the way."""
+    """Describe an error of msgspec, with the wrong value, and with the kinds of the records on the way."""
     message, path = _message_and_path(message, plain)
     hint, value = kind, plain
     for name, place in _STEPS.findall(path):
@@ -252,7 +252,7 @@ def _told(message: str, kind: Any, plain: Any, where: str) -> str:
 
 
 def _message_and_path(message: str, plain: Any) -> tuple[str, str]:
-    """Take apart what msgspec says; the name of an unknown field may be any text, such as that of a path."""
+    """Split an error of msgspec into message and path; an unknown field's name may look like a path."""
     field = _FIELD.fullmatch(message)
     if field is not None and isinstance(plain, dict) and field[2] in plain:
         return message, ""

@@ -1,4 +1,4 @@
-"""How large what a configuration describes may be, so that nobody builds what fills the memory.
+"""Bounds on the size that a configuration may describe, so that building from it cannot fill the memory.
 
 A configuration comes from a file or a program that anybody may have written, and everything is built from it:
 the judge's model, and the implementation itself. Small ones find more: what is searched are collisions.

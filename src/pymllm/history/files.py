@@ -136,7 +136,7 @@ class Header(Record, frozen=True):
     name: str = ""
 
     def known(self, operation: Operation | None, violation: InvariantViolation) -> Deviation | None:
-        """Return the deviation that a violation is, if it is one of those."""
+        """Return the known deviation that covers a violation, if there is any."""
         return next((it for it in self.deviations if it.covers(operation, violation)), None)
 
     @property

@@ -75,7 +75,7 @@ def _record_schema(info: inspect.StructType | inspect.DataclassType, first: dict
 
 @functools.cache
 def field_notes(kind: type) -> dict[str, str]:
-    """Return what the docstring of a record says of its fields, in one line each."""
+    """Return the notes of a record's docstring on its fields, in one line each."""
     notes: dict[str, str] = {}
     for names, text in _NOTE.findall(cleandoc(kind.__doc__ or "")):
         said = " ".join(text.split()).replace("`", "")

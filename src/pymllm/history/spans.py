@@ -1,4 +1,4 @@
-"""What steps gave, and how spans name it: slots, rows, blocks and states by the step that gave them."""
+"""The numbers that steps gave, named by spans: slots, rows, blocks and states by the step that gave them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GivenNumbers:
         self._last: dict[int, tuple[int, int]] = {}
 
     def record(self, step: int, numbers: tuple[int, ...]) -> None:
-        """Remember what a step gave, in order."""
+        """Remember the numbers that a step gave, in order."""
         self._by_step[step] = numbers
         last = self._last
         for place, number in enumerate(numbers):
@@ -90,7 +90,7 @@ def spans_of(operation: Operation) -> list[Span]:
 
 
 def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the steps that an operation names for their node, and those that it names for their hold."""
+    """Return the steps that an operation names for their node, and the steps named for their hold."""
     if isinstance(operation, Lock | Hash):
         return (operation.of,), ()
     if isinstance(operation, Unlock):

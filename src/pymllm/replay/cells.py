@@ -37,7 +37,7 @@ class Replayed:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cache with one policy at one point of a grid; without a cache, what could be hit there at most.
+    """One cache with one policy at one point of a grid; without a cache, the ceiling of the hits there.
 
     A trace was read once, into ``requests``; a named workload is made where it is
     played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
@@ -51,12 +51,12 @@ class Cell:
 
     @property
     def is_ceiling(self) -> bool:
-        """Whether there is no cache."""
+        """Tell whether the cell has no cache."""
         return not self.plan.caches
 
     @property
     def title(self) -> str:
-        """What it is, among others of its workload."""
+        """The title of the cell, among the cells of its workload."""
         name = "ceiling" if self.is_ceiling else column_of(*self.plan.columns[0])
         return f"{name} (page size {self.plan.page_size}, capacity {self.plan.capacity})"
 
@@ -80,7 +80,7 @@ KeptReplays = KeptResults[Cell, Result]
 
 
 def versions_of_run() -> dict[str, str]:
-    """Return what a replay's numbers may depend on."""
+    """Return the versions that a replay's numbers may depend on."""
     return {
         "pymllm": __version__,
         "python": platform.python_version(),
@@ -95,7 +95,7 @@ def keep_replays(path: Path) -> KeptReplays:
 
 
 def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
-    """Return what tells the requests of a settled plan from others, whatever their file is called.
+    """Return a text that tells the requests of a settled plan from others, regardless of their file's name.
 
     Those that were read count, so that the options of reading need not. A named workload's are made by this
     package, and follow from its name, number, seed and capacity.

@@ -94,7 +94,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What a serial replay counts at one capacity; the fields are those of `SerialReport`.
+    """The counts of a serial replay at one capacity; the fields are those of `SerialReport`.
 
     ``ceiling_tokens`` is ``None`` where nobody asked for it; evictions are ``None`` of requests with a label:
     an eviction is for one request, and of another's tokens.
@@ -117,7 +117,7 @@ class CurvePoint:
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted of one label: tokens of prompts, else pages.
+    """The counts of one label: tokens of prompts, else pages.
 
     ``requests``, ``tokens``: by how many caches left the request out. ``shared``: hit by every cache;
     ``hits``: what each one hit beside that. ``ceiling``, ``ceilings``: the same of caches without a limit.
@@ -132,7 +132,7 @@ class _Counts:
 
 
 class _Cache:
-    """How far the evictions of one cache have come, and what they took, in pages.
+    """The progress of the evictions of one cache, and the amount that they took, in pages.
 
     ``room``: pages that are free, if what all caches filled alike (`LruCurve._filled`) is left aside.
     ``oldest``: age of the youngest page that was evicted; what is younger is there. ``at``, ``segment``: the
@@ -153,7 +153,7 @@ class _Cache:
 
 
 class LruCurve:
-    """Counts what caches of several capacities hit, one request after another.
+    """Counts the hits of caches of several capacities, one request after another.
 
     ``capacities`` are in tokens, and rounded down to whole pages; equal ones count once. All prompts are in
     blocks of ``block_tokens``. Without ``unlimited`` there is no ceiling, and what no cache has any more is
@@ -249,7 +249,7 @@ class LruCurve:
         namespace: str | int | None = None,
         label: str | None = None,
     ) -> None:
-        """Let every cache read a prompt of so many tokens, whose blocks are given as bytes.
+        """Let every cache read a prompt of ``tokens`` tokens, with its blocks given as bytes.
 
         ``full_length`` decides who leaves it out; of a sample's prompt it is longer than what is read of it.
         """
@@ -330,7 +330,7 @@ class LruCurve:
         return first // width + same
 
     def _split(self, lower: _Segment, depth: int) -> _Segment:
-        """Cut a segment in two, and return the upper half, at whose end no cache has a node's end yet."""
+        """Cut a segment in two, and return the upper half; no cache has a node's end at its end yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
         assert parent.children is not None
@@ -349,7 +349,7 @@ class LruCurve:
         return upper
 
     def _use(self, path: list[_Segment], root: _Segment, raw: bytes, whole: int, left_out: int) -> None:
-        """Make a prompt's pages the most recent, and add those that are new."""
+        """Make a prompt's pages the most recent, and add the new pages."""
         number = self._number
         self._number = number + 1
         for segment in path:
@@ -375,7 +375,7 @@ class LruCurve:
         self._further.append(1)
 
     def _sweep(self) -> None:
-        """Forget what no cache has any more."""
+        """Forget the segments that no cache has any more."""
         passed = min(cache.at for cache in self._caches) - self._first
         if passed <= 0:
             return
@@ -396,7 +396,7 @@ class LruCurve:
         return _Counts([0] * (caches + 1), [0] * (caches + 1), [0] * caches, [0] * caches)
 
     def _count_ceiling(self, path: list[_Segment], left_out: int, counts: _Counts) -> None:
-        """Count what a cache that never forgets hits of the prompts that each capacity lets it read."""
+        """Count the hits of a cache that never forgets, on the prompts that each capacity admits."""
         if not left_out and not any(it.fewest for it in path):
             counts.ceiling += path[-1].end if path else 0
             return
@@ -417,7 +417,7 @@ class LruCurve:
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Let the caches that read a prompt take it; return those that are short of pages, and of how many.
+        """Fill the caches that read a prompt; return the caches short of pages, with the missing number.
 
         Also note where they have ends of nodes now.
         """

@@ -1,4 +1,4 @@
-"""What a curve is asked for, checked before anything heavy is loaded; messages name options."""
+"""The plan of a curve, checked before heavy modules are loaded; its messages name options."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class CurvePlan:
 
     @property
     def is_named(self) -> bool:
-        """Whether the workload is one of ours; ``./chat`` names a file of that name."""
+        """Tell whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property
     def is_held(self) -> bool:
-        """Whether requests are needed more than once, and in memory."""
+        """Tell whether requests are needed more than once, and in memory."""
         return self.belady or bool(self.eviction_policies)
 
     def replays(self, capacity: int | None, policies: tuple[str, ...] = ()) -> ReplayPlan:
@@ -78,7 +78,7 @@ class CurvePlan:
         )
 
     def check(self) -> None:
-        """Refuse what does not fit together, naming the options."""
+        """Refuse settings that do not fit together, naming the options."""
         for capacity in self.capacities or (None,):
             self.replays(capacity, self.eviction_policies).check()
         if not self.capacities and not self.is_named and not _is_kept(self.workload):

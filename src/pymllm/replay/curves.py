@@ -70,7 +70,7 @@ class Curve:
 
 
 def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
-    """Count what caches of several capacities hit, in one pass; after an interrupt, of what was read by then.
+    """Count the hits of several capacities in one pass; after an interrupt, of the requests read until then.
 
     A trace is read twice if its capacities are to be chosen. Belady's rule and other policies need all of its
     requests, which are held in memory, and run for each point by itself, in ``jobs`` processes.
@@ -189,7 +189,7 @@ def _choose(plan: CurvePlan, extent: TraceExtent) -> list[int]:
 
 
 class _Pass:
-    """The caches of all capacities, and what is to be said of what they read."""
+    """The caches of all capacities, and the facts to report of the requests read."""
 
     def __init__(self, plan: CurvePlan) -> None:
         self._plan = plan

@@ -83,7 +83,7 @@ def is_grid(plans: Sequence[ReplayPlan]) -> bool:
 def run_grid(
     plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen, kept: KeptReplays | None = None
 ) -> ReplayGrid:
-    """Replay every plan with each of its caches; what ``kept`` has is taken from it.
+    """Replay every plan with each of its caches; take results from ``kept`` where it has them.
 
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
     """
@@ -100,7 +100,7 @@ def run_grid(
 def run_shard(
     plans: Sequence[ReplayPlan], shard: Shard, jobs: int, kept: KeptReplays, show: Show = unseen
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Do the part of a shard, all of whose results are in ``kept`` then, or those until an interrupt.
+    """Do the part of a shard, and keep its results in ``kept``; after an interrupt, the results until then.
 
     Heavy tasks are dealt first, and each kind of them evenly. Caches at a single point are replayed one after
     another as by `run_plan`, so that their times compare.
@@ -140,7 +140,7 @@ def count_cells(plans: Sequence[ReplayPlan]) -> int:
 
 
 def source_of(plans: Sequence[ReplayPlan]) -> str:
-    """Say what runs and ceilings follow from, beside what was typed: of a trace, the bytes of its file."""
+    """Identify the source of runs and ceilings beside typed options: for a trace, the bytes of its file."""
     first = plans[0]
     digest = ""
     if not first.is_named:
@@ -173,7 +173,7 @@ def _lay_out(plans: Sequence[ReplayPlan], show: Show, kept: KeptReplays | None) 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What came of cells, how many of them a file had before, and what cut the rest short."""
+    """The results of cells, the number of them taken from a file, and the interruption of the rest."""
 
     results: dict[Cell, Result]
     kept: int = 0
@@ -188,7 +188,7 @@ def carry_out(
     show: Show,
     kept: KeptReplays | None = None,
 ) -> Carried:
-    """Play cells in so many processes; what ``kept`` has is not played again, and what comes is kept at once.
+    """Play cells in ``jobs`` processes; skip the cells that ``kept`` has, and keep each new result at once.
 
     `UsageError`: a process was lost. The others went on to their end before.
     """
@@ -213,7 +213,7 @@ def _play(cell: Cell) -> Result:
 
 
 def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
-    """Return what could be hit at most at one point of a grid."""
+    """Return the highest possible hit rates at one point of a grid."""
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [

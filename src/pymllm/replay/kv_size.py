@@ -1,4 +1,4 @@
-"""How many bytes the keys and values of a token take in a model.
+"""The bytes that the keys and values of a token take in a model.
 
 Counted are layers that keep something of every token. A layer with a sliding window or a recurrent state
 keeps as much of a long sequence as of a short one, and nothing of it is in these numbers.
@@ -23,7 +23,7 @@ _BITS_PER_BYTE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What decides how large a token's keys and values are.
+    """The numbers that decide the size of a token's keys and values.
 
     - ``layers``: All layers of the model.
     - ``kv_heads``, ``head_dim``: Of a layer with keys and values of their own.
@@ -101,7 +101,7 @@ def find_shape(
     latent_dim: int | None = None,
     hybrid: int | None = None,
 ) -> KvShape:
-    """Return the model of a name, or one that is described, where that is empty; refuse what does not fit."""
+    """Return the model of a name, or a described model if the name is empty; refuse values that misfit."""
     described = {
         "layers": layers,
         "kv-heads": kv_heads,

@@ -1,4 +1,4 @@
-"""What a replay is asked to do, checked before anything heavy is loaded; messages name options."""
+"""The plan of a replay, checked before heavy modules are loaded; its messages name options."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ class ReplayPlan:
 
     @property
     def is_named(self) -> bool:
-        """Whether the workload is one of ours; ``./chat`` names a file of that name."""
+        """Tell whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property
     def has_states(self) -> bool:
-        """Whether one of the caches keeps states beside KV."""
+        """Tell whether any of the caches keeps states beside KV."""
         return any(cache in _CACHES_OF_STATES for cache in self.caches)
 
     @property
     def has_blocks(self) -> bool:
-        """Whether one of the caches is a block context, which pauses requests."""
+        """Tell whether any of the caches is a block context, which pauses requests."""
         return _BLOCKS in self.caches
 
     def check(self) -> None:
-        """Refuse what does not fit together, naming the options."""
+        """Refuse settings that do not fit together, naming the options."""
         if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
             raise UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
@@ -162,7 +162,7 @@ class SettledPlan(ReplayPlan):
 
 
 def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:
-    """Return a name that there is, or refuse with the nearest one; ``what`` says what kind of thing it is."""
+    """Return a known name, or refuse an unknown name with the nearest match; ``what`` is the kind of name."""
     known = sorted(names)
     if asked not in known:
         raise UsageError(

@@ -56,7 +56,7 @@ def unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
 
 
 def settle(plan: ReplayPlan) -> SettledPlan:
-    """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused.
+    """Fill in the settings that depend on the workload; refuse an unknown cache, or sizes that do not fit.
 
     A plan is settled once: one that is comes back as it is.
     """
@@ -103,7 +103,7 @@ def run_plan(
     requests: list[Request] | None = None,
     kept: KeptReplays | None = None,
 ) -> Replayed:
-    """Replay one workload through each cache of a plan, one after another; what ``kept`` has is taken there.
+    """Replay one workload through each cache of a plan in turn; take results from ``kept`` where it has them.
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """

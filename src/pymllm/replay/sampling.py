@@ -40,7 +40,7 @@ _Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SampledPoint:
-    """What a serial replay would count at one capacity, as a sample tells it.
+    """The counts of a serial replay at one capacity, as estimated from a sample.
 
     Requests and prompt tokens are exact; the hit rate lies between ``low`` and ``high``, most likely.
     """
@@ -56,7 +56,7 @@ class SampledPoint:
 
 
 class SampledCurve:
-    """Estimates what caches of several capacities hit, from a share of the blocks.
+    """Estimates the hits of caches of several capacities, from a share of the blocks.
 
     ``rate``: that share, above 0 and at most 1. A capacity must leave a block of room to each of the `PARTS`.
     """
@@ -88,7 +88,7 @@ class SampledCurve:
         self._tokens = [0] * (len(self._halves) + 1)
 
     def add(self, request: Request) -> None:
-        """Let every cache read what the sample has of a request."""
+        """Let every cache read the sampled blocks of a request."""
         length, block_tokens = request.prompt_length, self._block_tokens
         left_out = bisect_left(self._halves, length)
         self._requests[left_out] += 1
@@ -159,7 +159,7 @@ _MOST_PLACES: Final = 1 << 20
 
 
 class TraceExtent:
-    """How large a trace is: what its capacities should be chosen for.
+    """The size of a trace: what its capacities should be chosen for.
 
     ``requests``, ``longest_prompt``: what their names say; ``block_tokens``: those of the first request.
     """

@@ -135,7 +135,7 @@ class _Times(CacheTimes):
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted on the way."""
+    """The counts that a replay collects on its way."""
 
     skipped: int = 0
     prompt_tokens: int = 0
@@ -207,7 +207,7 @@ class _SerialReplay:
         return slots
 
     def _share(self, key: RadixKey, match: MatchResult, slots: torch.Tensor, times: _Times) -> None:
-        """Insert the whole pages, and give back what was not adopted: duplicates and the tail."""
+        """Insert the whole pages, and give back the slots not adopted: duplicates and the tail."""
         aligned = len(key) // self._config.page_size * self._config.page_size
         value = torch.cat([match.indices, slots])[:aligned]
         adopted = self._probe.insert(key[:aligned], value, times).adopted

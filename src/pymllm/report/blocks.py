@@ -1,4 +1,4 @@
-"""What a result is shown as: tables, plots, texts and cards, plain data that a page and a terminal draw."""
+"""The blocks of a report: tables, plots, texts and cards, plain data that a page and a terminal draw."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE, TERMINAL = "page", "terminal"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in one place of a table: a text with its unit, and how it looks."""
+    """The content of one place of a table: a text with its unit, and its look."""
 
     text: str
     tone: str | None = None
@@ -110,7 +110,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a plot can show at once: one picture, or small ones beside each other."""
+    """A view of a plot: one picture, or small ones beside each other."""
 
     name: str
     panels: Sequence[Panel]
@@ -130,7 +130,7 @@ class Plot:
 
     @property
     def plain(self) -> list[dict[str, Any]]:
-        """What the page's script draws."""
+        """The choices of the plot, as plain data for the page's script."""
         return [
             {
                 "note": choice.note,

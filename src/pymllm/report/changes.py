@@ -1,4 +1,4 @@
-"""What changed between two runs of one kind, and since when a law is broken in a store."""
+"""Changes between two runs of one kind, and the run since which a law is broken in a store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RANKS = (Verdict.HOLDS, Verdict.NOT_CLAIMED, Verdict.UNKNOWN, Verdict.VIOLATED)
 
 @dataclass(slots=True)
 class Facts:
-    """What of a run can be set beside another: by subject (an adapter, a cache) and law, by name, by id."""
+    """The comparable facts of a run: by subject (an adapter, a cache) and law, by name, by id."""
 
     source: str
     kind: str  # `compare` searches as `verify` does, and is of its kind
@@ -39,7 +39,7 @@ class Facts:
     faults: dict[str, bool] = field(default_factory=dict)
 
     def take(self, document: object) -> None:
-        """Read what a document says."""
+        """Read the facts of a document."""
         match document:
             case VerifyDocument():
                 for adapter in document.adapters:
@@ -74,12 +74,12 @@ class Facts:
                 self.faults |= {row.id: row.caught for row in document.faults}
 
     def judge(self, subject: str, law: str, verdict: Verdict) -> None:
-        """Note a verdict; what one document of the run saw broken is broken."""
+        """Note a verdict; a law that one document of the run saw broken is broken."""
         if self.laws.get((subject, law)) is not Verdict.VIOLATED:
             self.laws[subject, law] = verdict
 
     def find(self, subject: str, law: str | None, message: str) -> None:
-        """Note a broken law, which is one finding whatever its words, or a problem."""
+        """Note a broken law, which is a single finding under any message, or a problem."""
         self.findings.setdefault((subject, law, "" if law else message), message)
         if law:
             self.laws[subject, law] = Verdict.VIOLATED
@@ -90,18 +90,18 @@ class Facts:
 
     @property
     def subjects(self) -> set[str]:
-        """Whose laws were looked at."""
+        """The subjects with laws that were looked at."""
         return {subject for subject, _ in self.laws}
 
     @property
     def parts(self) -> set[tuple[str, str]]:
-        """What of this run can be set beside another: implementations, figures and faults."""
+        """The comparable parts of this run: implementations, figures and faults."""
         laws = {("laws", subject) for subject in self.subjects}
         return laws | {("figure", name) for name in self.figures} | {("fault", id) for id in self.faults}
 
 
 def facts_of(run: Run) -> Facts:
-    """Read what a run says."""
+    """Read the facts of a run."""
     facts = Facts(run.source, {"compare": "verify"}.get(run.kind, run.kind), run.machine)
     figures = [*run.figures]
     for document in run.documents:

@@ -1,4 +1,4 @@
-"""What the report reads of documents, ledgers and benchmark files.
+"""Readers of documents, ledgers and benchmark files for the report.
 
 Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their
 records are here: as few of the fields as are shown.
@@ -38,7 +38,7 @@ from pymllm.text_file import cut
 
 
 class LimitOfTest(Struct, frozen=True):
-    """What is known of a test's limit."""
+    """The limit of a test, its outcome, and the reading found."""
 
     limit: int
     outcome: str
@@ -105,7 +105,7 @@ class SampledRow(Struct, frozen=True):
 
 
 class GoalRow(Struct, frozen=True):
-    """What a ratio of two times is to be."""
+    """The goal of a ratio of two times: its value, its bound, and whether the bound is met."""
 
     what: str
     value: float
@@ -173,7 +173,7 @@ VERSION = 1
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read what the report shows of a document; `ValueError` says why where that is nothing."""
+    """Read a document as the report shows it; a `ValueError` says why the report shows none of it."""
     named = plain.get("schema")
     kind = DOCUMENTS.get(named) if isinstance(named, str) else None
     if kind is None:
@@ -192,7 +192,7 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger says in all."""
+    """The contents of a ledger as a whole: its document, memory curves and versions."""
 
     document: SoakDocument
     curves: tuple[Curve, ...]  # memory of each process
@@ -230,7 +230,7 @@ def read_ledger_file(*paths: Path) -> Ledger:
 
 
 def memory_curves(memory: MemoryCourse, drifts: Sequence[Drift]) -> tuple[Curve, ...]:
-    """Draw the memory that the first 16 processes of a campaign share with nobody, over their operations."""
+    """Draw the private memory of the first 16 processes of a campaign, over their operations."""
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
     plot = "memory of a soak's processes, shared with nobody"
@@ -296,7 +296,7 @@ def utc(at: datetime) -> str:
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Read a machine off what pytest-benchmark knows of it, and what benchmarks/conftest.py adds."""
+    """Read a machine from the facts that pytest-benchmark records and benchmarks/conftest.py adds."""
     cpu = info.get("cpu") or {}
     is_told = "usable_cores" in info
     processor = info.get("processor") if is_told else cpu.get("brand_raw")
@@ -313,7 +313,7 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
 
 
 def machine_of_gpu(told: GpuMachine) -> Machine:
-    """Return what the results of a GPU's benchmarks tell of their machine: the GPU."""
+    """Return the machine of a GPU's benchmarks, as far as their results describe it: the GPU."""
     gpu = Gpu(told.device, told.memory_bytes, told.driver)
     return make_machine("not recorded", 0, None, "not recorded", (gpu,))
 
@@ -388,7 +388,7 @@ def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
 
 
 def bucket_of(value: float) -> int:
-    """Return the place of the bucket whose end is the first one not below; no time at all has the lowest."""
+    """Return the place of the first bucket with an end not below a value; no time at all has the lowest."""
     if value <= 0:
         return _LOWEST
     return max(_LOWEST, math.ceil(math.log2(value) * BUCKETS_PER_DOUBLING - 1e-9))

@@ -1,4 +1,4 @@
-"""What other people's dashboards and services read: verdicts, and figures over time."""
+"""Feeds for dashboards and services of other people: verdicts, and figures over time."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ def verdict_cell(verdict: Verdict, words: str = "") -> Cell:
 def violation_facts(
     message: str, expected: str | None, observed: str | None, config: Config, step: int, steps: int
 ) -> list[Fact]:
-    """Say what was looked at, what the law demands, what there was, and where."""
+    """Return the facts of a violation: the message, the expected and the observed value, and the step."""
     where = f"step {step}, in a program of {count_of(steps, 'step')} ({config_words(config)})"
     return [*seen_facts(message, expected, observed), Fact("at", where)]
 
 
 def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
-    """Say what was looked at, and of what is known what was expected and observed."""
+    """Yield the message of an observation, and the expected and the observed value if known."""
     for name, value in (("looked at", message), ("expected", expected), ("observed", observed)):
         if value is not None:
             yield Fact(name, value)
@@ -91,7 +91,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    """Lay out what became of each known deviation that was looked for."""
+    """Lay out the status of each known deviation that was looked for."""
     columns = [
         Column("deviation", lambda it: it.name),
         Column("law", lambda it: it.law),

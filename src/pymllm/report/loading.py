@@ -42,7 +42,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, wherever it was read; what nobody wrote down is ``None``."""
+    """A run, read from any source; a fact that was not recorded is ``None``."""
 
     source: str  # its file
     identity: str  # digest of its contents
@@ -83,7 +83,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRuns:
-    """What was found: runs in order of time, each once, and how many files were copies of others."""
+    """The loaded runs: in order of time, each once, and how many files were copies of others."""
 
     runs: tuple[Run, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -104,7 +104,7 @@ def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
 
 
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
-    """Return things by what they have in common, in the order in which they come."""
+    """Return items grouped by their common key, in the order in which they come."""
     groups: dict[_Key, list[_Made]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -148,7 +148,7 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
 
 
 def _files_of(path: Path) -> Iterator[Path | Skipped]:
-    """Yield the files that are runs, and what is to be told of: a link out of the folder is never opened."""
+    """Yield the files that are runs, and the files to skip: a link out of the folder is never opened."""
     if not path.is_dir():
         if path.exists() and not path.is_file():  # who opens a pipe waits for its writer
             raise TraceError(str(path), None, "is no regular file, and only those are read; copy it into one")
@@ -172,7 +172,7 @@ def _files_of(path: Path) -> Iterator[Path | Skipped]:
 
 
 def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
-    """Return a file that looks like a run, or what is to be told of it; ``None`` for everything else."""
+    """Return a file that looks like a run, or the reason to skip the file; ``None`` for every other entry."""
     is_called_run = entry.name.endswith(SUFFIX)
     may_be_run = entry.suffix in _SUFFIXES
     if not may_be_run and not entry.is_symlink():

@@ -17,7 +17,7 @@ from pymllm.report.records import Gpu, Machine, make_machine
 
 
 def look_at_this_machine() -> Machine:
-    """Find out what this machine is; ``PYMLLM_MACHINE`` names it where its make does not tell it apart.
+    """Describe this machine; ``PYMLLM_MACHINE`` gives a name where the make does not tell machines apart.
 
     GPUs are those that NVML tells of, whether torch sees them or not. Cost: NVML is opened, tens of
     milliseconds; no CUDA.

@@ -99,7 +99,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Row:
-    """A step, and what was so after it."""
+    """A step with its outcome, and the cells and the tree after the step."""
 
     number: int
     operation: str
@@ -109,7 +109,7 @@ class _Row:
 
 
 def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
-    """Draw a program whose outcomes were recorded as SVG, in the colours of its page or of its reader.
+    """Draw a program with recorded outcomes as SVG, in the colours of the page or of the reader.
 
     At most `MOST_STEPS` are drawn, the last ones. ``violation`` is what the last step broke, where its
     outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
@@ -148,7 +148,7 @@ def picture_of(lines: Sequence[str]) -> str:
 
 
 def _cells_of(model: KindModel) -> Iterator[_Cell]:
-    """Yield who has each slot of the pool, each page of an allocator, or each block or row."""
+    """Yield a cell with the owner for each slot of the pool, page of an allocator, block or row."""
     if isinstance(model, CacheModel):
         yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):
@@ -220,7 +220,7 @@ def _seen_tree(model: KindModel, outcome: Outcome) -> tuple[str, list[_Node]] | 
 
 
 def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
-    """Return nodes as somebody listed them, parents first; what has no parent before it is a root."""
+    """Return the roots of listed nodes, parents first; a node without an earlier parent is a root."""
     roots: list[_Node] = []
     made: dict[int, _Node] = {}
     for view in views:
@@ -294,7 +294,7 @@ def _tokens(tokens: tuple[Any, ...]) -> str:
 
 
 def _runs(numbers: Any) -> str:
-    """Write numbers down, those that follow on as a range."""
+    """Write numbers down, consecutive numbers as a range."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -356,12 +356,12 @@ class _Drawing:
         ]
 
     def line(self, text: str, tone: str = "", x: int = 8) -> None:
-        """Write a line below what there is."""
+        """Write a line below the lines so far."""
         self.y += _LINE
         self.text(text, x, self.y, tone)
 
     def text(self, text: str, x: float, y: float, tone: str = "", room: float = WIDTH) -> None:
-        """Write text where it belongs; what does not fit is cut, and told to who points at it."""
+        """Write a text at a place; cut a text that does not fit, and show more of it as a hint."""
         letters = int((min(room, WIDTH) - 8) / _LETTER) if "code" in tone else 150
         shown = text if len(text) <= letters else text[: max(letters - 1, 1)] + "…"
         hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
@@ -370,7 +370,7 @@ class _Drawing:
     def rect(
         self, tone: str, x: int, y: int, width: int, height: int, *, round: int = 0, hint: str = ""
     ) -> None:
-        """Draw a rectangle; who points at it is told its hint."""
+        """Draw a rectangle, with a hint that is shown on pointing at the rectangle."""
         told = f"<title>{escape(cut(hint, _HINT))}</title>" if hint else ""
         size = f'x="{x}" y="{y}" width="{width}" height="{height}"' + (f' rx="{round}"' if round else "")
         self.parts.append(f'<rect class="{tone}" {size}>{told}</rect>')
@@ -404,7 +404,7 @@ class _Drawing:
         self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')
 
     def legend(self) -> None:
-        """Say what the colours of the cells are, those that there are."""
+        """Explain the colours of the cells that occur in the picture."""
         found = {cell.tone for row in self.rows for cell in row.cells}
         if not found:
             return
@@ -418,7 +418,7 @@ class _Drawing:
         self.y += _LINE
 
     def trees(self) -> None:
-        """Draw the last trees that differ from the one before, and what is known of it after a violation."""
+        """Draw the last trees that differ from their predecessor, and the tree after a violation if known."""
         kept: list[tuple[str, list[_Node]]] = []
         for row in self.rows:
             if row.tree is not None and (not kept or row.tree != kept[-1][1]):

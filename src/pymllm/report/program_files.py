@@ -26,7 +26,7 @@ _CAREFULLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_N
 
 @dataclass(frozen=True, slots=True)
 class FoundPrograms:
-    """What was read of the programs that documents name, and what was not."""
+    """The lines of the programs that documents name, and the reasons for programs left out."""
 
     lines: dict[str, tuple[str, ...]]  # of each by its name
     left_out: tuple[str, ...] = ()  # one sentence for each reason

@@ -68,7 +68,7 @@ def make_machine(
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What a run is; without a machine, nothing is compared with it."""
+    """The header of a run; without a machine, no other run is compared with it."""
 
     kind: str  # what made it: the name of a command, "benchmark", "gpu-memory", or another word in lower case
     time: str  # when it ended, in UTC
@@ -90,7 +90,7 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document that a command prints with ``--json``, whole; its own schema says what is in it."""
+    """A whole document that a command prints with ``--json``; its own schema describes the fields."""
 
     document: dict[str, Any]
 

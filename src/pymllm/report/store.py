@@ -183,7 +183,7 @@ _WORDS_FOR = {
 
 
 def _told(message: str, plain: Any, where: str) -> str:
-    """Say what msgspec found, with what stands there as far as the place says which."""
+    """Describe an error of msgspec, with the wrong value as far as the error gives its place."""
     said, _, place = message.partition(" - at `$")
     place = place.removesuffix("`")
     if missing := re.match("Object missing required field `(.*)`", said):

@@ -1,4 +1,4 @@
-"""What runs say as Markdown: for the summary of a CI job, or a comment on a pull request."""
+"""Results of runs as Markdown: for the summary of a CI job, or a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_summary(runs: Sequence[Run]) -> str:
 
 
 def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
-    """Say in a line what the newest runs found, with its tone; ``None`` where no run judged anything."""
+    """Sum up the newest runs in a line, with its tone; ``None`` if no run has a judgement."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
@@ -157,7 +157,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> It
 
 
 def _word(text: str) -> str:
-    """Return words as they are, and what has anything else in it as code."""
+    """Return plain words as they are, and any other text as code."""
     return text if _WORDS.fullmatch(text) else _code(text)
 
 

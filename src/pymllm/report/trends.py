@@ -53,7 +53,7 @@ class Trend:
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the newest value is better than the one before, noise or not; ``None`` if equal."""
+        """Tell whether the newest value beats the value before, noise or not; ``None`` if equal."""
         if not self.change or self.better is None:
             return None
         return (self.change < 0) == (self.better == "smaller")
@@ -177,7 +177,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
 
 
 def make_text(runs: Sequence[Run], name: str) -> str:
-    """Lay out the figures that have a text in their name, a paragraph for each line; or say what there is."""
+    """Lay out the figures with a text in their name, a paragraph for each line; or name existing figures."""
     trends = find_trends(runs)
     chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
     if not chosen:

@@ -17,7 +17,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(slots=True)
 class Fitted:
-    """Requests as a format can have them, and how many of them lost what.
+    """Requests as a format can have them, and the number of requests that lost each field.
 
     Where it has no namespaces, blocks of different ones get different numbers, so that they share nothing.
     Where it has no delays, times never go back.
@@ -29,7 +29,7 @@ class Fitted:
     _latest_ms: float = 0.0
 
     def __call__(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Yield the requests without what the format has no field for."""
+        """Yield the requests without the values that the format has no field for."""
         keeps = FORMATS[self.format].keeps
         is_apart = "namespace" not in keeps
         for request in requests:
@@ -80,7 +80,7 @@ class Groups:
 
 
 def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
-    """Return what chooses so large a part of all groups, whatever they are."""
+    """Return a function that chooses a given share of all groups, by a hash of the seed and the group."""
     bound = int(share * 2**64)
 
     def choose(group: int) -> bool:
@@ -91,7 +91,7 @@ def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
 
 
 def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int], bool]:
-    """Return what chooses groups with as many requests together as fit into so many, at random."""
+    """Return a function that chooses groups at random, with at most ``most`` requests together."""
     order = sorted(sizes)
     random.Random(seed).shuffle(order)
     kept, left = set(), most
@@ -108,7 +108,7 @@ def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int]
 
 
 def sampled(requests: Iterable[Request], choose: Callable[[int], bool]) -> Iterator[Request]:
-    """Yield the requests of the groups that were chosen, with nothing that names what they were.
+    """Yield the requests of the chosen groups, without their original numbers and names.
 
     Requests, blocks, sessions and namespaces are numbered anew, in the order of the sample, and time begins
     with its first request. What a request waited for stays where that is in the sample.

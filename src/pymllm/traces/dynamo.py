@@ -60,7 +60,7 @@ class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
-    """Yield the requests of a file, each after those that it waits for."""
+    """Yield the requests of a file, each after the requests that it waits for."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")
     ids: dict[str, int] = {}
@@ -85,7 +85,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 @dataclass(slots=True)
 class _Turn:
-    """A line, and how long after the end of those that it waits for it arrives."""
+    """A line, and its delay after the end of the lines that it waits for."""
 
     line: DynamoLine
     delay_ms: float
@@ -129,7 +129,7 @@ def _rows(lines: TraceLines) -> Iterator[Named[_Turn]]:
 
 
 def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
-    """Return the delay that a line has, or how far its timestamp is from that of the line before it."""
+    """Return the delay of a line, or the distance of its timestamp from the line before."""
     given = line.delay if line.delay is not None else line.delay_ms
     if given is not None or line.tool_wait_ms is not None:
         return check_delay("delay", given or 0.0) + check_delay("tool_wait_ms", line.tool_wait_ms or 0.0)
@@ -146,7 +146,7 @@ def _time(line: DynamoLine) -> float | None:
 
 
 def _one_of(line: DynamoLine, name: str, other: str) -> int:
-    """Return a length by one of its names."""
+    """Return a length by either of its two names."""
     value = getattr(line, name)
     found: int | None = getattr(line, other) if value is None else value
     if found is None:
@@ -165,7 +165,7 @@ class DynamoWriter:
         self._arrivals: list[float] = []
 
     def __call__(self, request: Request) -> DynamoLine:
-        """Return the line of a request, which comes after those that it waits for."""
+        """Return the line of a request, which comes after the requests that it waits for."""
         delay = request.delay_ms
         if request.wait_for and delay is None:
             delay = max(0.0, request.arrival_ms - max(self._arrivals[other] for other in request.wait_for))

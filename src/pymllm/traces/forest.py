@@ -42,7 +42,7 @@ class PrefixForest:
         return len(self._parents)
 
     def add(self, request: Request) -> Path:
-        """Add a prompt, and say what of it was there."""
+        """Add a prompt, and return its path: the part that was there, and the part that was added."""
         ids = request.block_ids
         parent = self._roots.setdefault(request.namespace, -2 - len(self._roots))
         shared = self._follow(ids, parent)
@@ -72,7 +72,7 @@ class PrefixForest:
         return shared
 
     def _hit_tokens(self, shared: list[int], request: Request) -> int:
-        """Count the shared tokens, and note what more of a node was seen now."""
+        """Count the shared tokens, and note the new tokens that were seen of a node."""
         size, length = request.block_tokens, request.prompt_length
         hit = min(len(shared) * size, length)
         short = self._short

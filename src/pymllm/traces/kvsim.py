@@ -105,7 +105,7 @@ def _as_number(text: str, texts: Names) -> int:
 
 
 def _check_weights(weights: Sequence[int], length: int, block_tokens: int, blocks: int) -> None:
-    """Refuse tokens of blocks that are not what a length and a size come to."""
+    """Refuse tokens of blocks that do not follow from the length and the block size."""
     wanted = [min(block_tokens, length - place * block_tokens) for place in range(blocks)]
     if list(weights) == wanted:
         return

@@ -38,7 +38,7 @@ NumberedLine = tuple[int, bytes]
 
 
 class Rejected(Exception):
-    """What is wrong with one line; whoever reads the file adds where it stands."""
+    """The error of one line; the reader of the file adds the place of the line."""
 
 
 class TraceLines:
@@ -78,14 +78,14 @@ class TraceLines:
 
     @property
     def size(self) -> int | None:
-        """How many bytes the file has; ``None`` of a pipe, which does not tell."""
+        """The number of bytes of the file; ``None`` for a pipe, which does not tell."""
         if self.place == STANDARD_INPUT or not os.path.isfile(self.place):
             return None
         return os.path.getsize(self.place)
 
     @property
     def is_read_once(self) -> bool:
-        """Whether it is there and cannot be read again: standard input, or a pipe."""
+        """Tell whether the file exists and cannot be read again: standard input, or a pipe."""
         place = self.place
         if place == STANDARD_INPUT:
             return True
@@ -93,11 +93,11 @@ class TraceLines:
 
     @property
     def position(self) -> int:
-        """How many bytes of the file were read."""
+        """The number of bytes of the file that were read."""
         return 0 if self._raw is None or self._raw.closed or not self._raw.seekable() else self._raw.tell()
 
     def error(self, message: str, number: int | None = None) -> TraceError:
-        """Make the error that names this file and one of its lines."""
+        """Make an error that names this file and a line of the file."""
         return TraceError(self.source, number, message)
 
     def _read(self) -> Generator[NumberedLine]:
@@ -142,7 +142,7 @@ def _open(place: str) -> BufferedReader:
 
 
 def reason(error: Exception) -> str:
-    """Say why a line cannot be read, of one of `UNREADABLE`."""
+    """Say why a line cannot be read, from an error of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return "too many lists and objects stand inside each other"
     return str(error)

@@ -28,7 +28,7 @@ class BlockNumbers:
         self._sparse: dict[Hashable, int] = {}
 
     def fresh(self) -> int:
-        """Return the number of a block that nobody has named, and nobody else has."""
+        """Return the number of a new block, which has no name and which no other block has."""
         self._learn()
         return self._next()
 
@@ -56,7 +56,7 @@ class BlockNumbers:
         return number
 
     def _is_in_order(self, ids: Sequence[int]) -> bool:
-        """Tell whether these ids are their own numbers, and count those that are new."""
+        """Tell whether these ids are their own numbers, and count the new ids."""
         if max(ids) < self.count:
             return True
         following = self.count

@@ -15,7 +15,7 @@ _SHOWN = 5
 
 @dataclass(slots=True, eq=False)
 class Named(Generic[T]):
-    """A line with the name of its request, and of those that it waits for."""
+    """A line with the name of its request, and the names of the requests that it waits for."""
 
     name: str
     waits: tuple[str, ...]
@@ -24,7 +24,7 @@ class Named(Generic[T]):
 
 
 def parents_first(rows: Iterable[Named[T]], lines: TraceLines) -> Iterator[Named[T]]:
-    """Yield rows in the order of the file, each after those that it waits for.
+    """Yield rows in the order of the file, each after the rows that it waits for.
 
     Only rows whose parents stand below them are kept until those come. A name that is there twice, one that
     no line has, and requests that wait for each other are a `TraceError`, which names them.

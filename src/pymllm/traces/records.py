@@ -1,4 +1,4 @@
-"""What all formats have in common: the bounds of a request's fields, and how a line becomes a request."""
+"""The common part of all formats: the bounds of a request's fields, and how a line becomes a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Line = TypeVar("_Line")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a file does not say of itself; ``None`` where it does, or where the format's own is meant.
+    """The facts that a file leaves open; ``None`` if the file gives the fact, or for the format's own value.
 
     ``block_tokens`` is the tokens per block, ``tokenizer`` makes tokens of a text, ``nested_times`` is what
     times of nested agents count from, and ``conversations`` how many of them run beside each other.
@@ -80,7 +80,7 @@ def check_delay(field: str, delay: float) -> float:
 
 
 def check_name(field: str, name: str) -> str:
-    """Return a name of somebody's, or refuse it."""
+    """Return a name from a trace, or refuse a name that is empty or too long."""
     if not 1 <= len(name) <= NAME_MAX:
         raise Rejected(f"{field} has {len(name)} characters, must have 1..{NAME_MAX}")
     return name

@@ -206,7 +206,7 @@ def _detected(lines: TraceLines) -> str:
 
 
 def written_lines(requests: Iterable[Request], format: str) -> Iterator[bytes]:
-    """Yield the lines of a file in one of the `WRITTEN` formats, without the fields that it does not keep."""
+    """Yield the lines of a file in a format of `WRITTEN`, without fields that the format does not keep."""
     maker = FORMATS[format].write
     assert maker is not None
     make, encoder = maker(), msgspec.json.Encoder()

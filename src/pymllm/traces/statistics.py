@@ -1,4 +1,4 @@
-"""What a trace is like, found in one pass: lengths, arrivals, sharing, reuse, and the memory it works on."""
+"""Statistics of a trace, found in one pass: lengths, arrivals, sharing, reuse, and the memory it works on."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _LOOKED_AT = 256
 
 @dataclass(slots=True)
 class Fit:
-    """What was learned of a trace; `learn` is called for each request."""
+    """The statistics learned from a trace; `learn` is called for each request."""
 
     statistics: TraceStatistics = field(default_factory=TraceStatistics)
     kinds: list[str | None] = field(default_factory=list)
@@ -127,7 +127,7 @@ def synthesized(fit: Fit, requests: int, seed: int, found: TraceStatistics) -> I
 def _donor(
     history: list[tuple[tuple[int, ...], Path]], number: int, fit: Fit, source: int, found: TraceStatistics
 ) -> int | None:
-    """Return a request whose first blocks a new one is to share.
+    """Return an earlier request, for a new request to share its first blocks.
 
     Its last shared block should have been used about so many requests ago, and it should be about as long as
     the one that was shared with: of those that are near, the one is taken where both are nearest, as ratios.

@@ -209,7 +209,7 @@ def _request(
 
 
 def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNumbers) -> list[int]:
-    """Return numbers of blocks whose ids mean something in one conversation only."""
+    """Return the numbers of blocks with ids that are valid in a single conversation only."""
     try:
         return [local[id] for id in ids]
     except KeyError:
@@ -229,7 +229,7 @@ def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNu
 
 
 def _calls(document: WekaDocument, nested_times: str) -> list[_Call]:
-    """Return the requests of a conversation in order of time, each with those that it waits for."""
+    """Return the requests of a conversation in order of time, each with the requests that it waits for."""
     if document.hash_id_scope not in ("local", "global"):
         raise Rejected(f"hash_id_scope is {document.hash_id_scope[:60]!r}, must be local or global")
     is_relative = nested_times == "relative"
@@ -308,7 +308,7 @@ def _end_of(call: _Call) -> float:
 
 
 def _is_relative(items: Sequence[WekaItem]) -> bool:
-    """Tell what times of nested agents count from, as far as they tell."""
+    """Tell whether times of nested agents are relative, as far as the times show it."""
     seen = {"relative": "", "absolute": ""}
     left = [("requests", items)]
     while left:

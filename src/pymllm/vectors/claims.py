@@ -44,7 +44,7 @@ class Claimant:
 
 
 def _can_be_built(kind: str, config: Config, claims: Collection[str]) -> bool:
-    """Tell whether somebody of these claims, and no more, can be built with a configuration."""
+    """Tell whether an implementation with exactly these claims can be built with a configuration."""
     if kind not in ("prefix", "slots"):
         return True
     is_told = all(config.get(name) is None or not told.isdisjoint(claims) for name, told in _TOLD_BY.items())

@@ -1,4 +1,4 @@
-"""What of an outcome is determined, asked of the judge: each part is varied, and what it lets pass is free.
+"""The determined parts of an outcome, asked of the judge: each part is varied, and free if that passes.
 
 A program is played on a sound implementation. At each step the judge, which knows the steps before it as
 they were, is shown that step otherwise: with another number, in another order, with an effect less. What it
@@ -62,7 +62,7 @@ def derive(
     link: str = "",
     specification: str,
 ) -> Vector:
-    """Make a vector of a program and of what a sound implementation answered.
+    """Make a vector of a program and of the answers of a sound implementation.
 
     `ProgramError`: the judge does not let the program pass, so that nothing can be asked of it.
     """
@@ -97,7 +97,7 @@ def _expect_all(
     by_place: frozenset[str],
     first: int = 0,
 ) -> list[VectorStep]:
-    """Return what each step from the first on must come to."""
+    """Return the expectation of each step from the first on."""
     names = Names()
     made: list[VectorStep] = []
     has_order = law == "X2" and "call_order" in needs
@@ -121,7 +121,7 @@ def _free_what_matters_not(
     steps: Sequence[Step],
     made: list[VectorStep],
 ) -> None:
-    """Let a result be anything where all that follows stays the same whatever it is.
+    """Free the result of a step if all later steps stay the same under each other right result.
 
     Otherwise a vector would end where somebody answers what is right, too, and see nothing of what follows.
     """

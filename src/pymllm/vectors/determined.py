@@ -1,4 +1,4 @@
-"""What of one step is determined: what the judge lets pass in a variation of its outcome is free."""
+"""The determined parts of one step: a part is free if the judge lets a variation of it pass."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Expecter:
         self._has_window = config.get("window") is not None
 
     def expect(self) -> dict[str, Any]:
-        """Return what the step must come to."""
+        """Return the expectation of the step."""
         result, effects = self._result(), self._effects()
         sizes = {
             name: size
@@ -128,7 +128,7 @@ class Expecter:
         return made
 
     def _nodes(self, name: str) -> Any:
-        """Return what is determined of each node, in any order; its number is its own business."""
+        """Return the determined fields of each node, in any order; the number of a node is left out."""
         result = self._outcome.result
         assert isinstance(result, Inspected)
         if name != "nodes" or (result.nodes and self._passes(result=Inspected(result.nodes[:-1]))):
@@ -188,7 +188,7 @@ class Expecter:
         return not self._passes(result=fewer)
 
     def _read(self, name: str, value: Any, passes: _Passes) -> Any:
-        """Return what is determined of states whose number is not: first their shape, then the content."""
+        """Return the determined parts of states whose number is free: first their shape, then the content."""
         if name.endswith("_shape"):
             return value if self._is_shaped else {"$may": value}
         if not self._is_shaped or not isinstance(value, list):
@@ -201,7 +201,7 @@ class Expecter:
         return rows
 
     def _part(self, value: Any, passes: _Passes) -> Any:
-        """Return what is determined of a value; ``passes`` tells whether another one would be right."""
+        """Return the determined part of a value; ``passes`` tells whether another value would be right."""
         if isinstance(value, dict):
             parts = {
                 name: self._part(item, partial(_with_item, passes, value, name))
@@ -348,7 +348,7 @@ class Expecter:
 
     # -- choices --
     def _other_choices(self) -> list[dict[str, Any]] | None:
-        """Return what an eviction could have come to as well; ``None`` where that is too much to ask."""
+        """Return the other right results of an eviction; ``None`` if there are too many to ask the judge."""
         outcome, operation = self._outcome, self._operation
         result: Any = outcome.result
         if not isinstance(operation, Evict) or isinstance(result, Failed):
@@ -416,7 +416,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _only(kind: Any, name: str) -> Any:
-    """Make a record of one field of another, which reads lists as what that holds."""
+    """Make a record with a single field of another record, which reads lists as the types of that field."""
     field = next(it for it in msgspec.structs.fields(kind) if it.name == name)
     return msgspec.defstruct("Only", [(name, field.type)])
 

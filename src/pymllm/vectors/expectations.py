@@ -1,4 +1,4 @@
-"""What a step must come to, and whether what was seen is that. A runner in another language does the same.
+"""Expected answers of steps, and their comparison with answers. A runner in another language does the same.
 
 An expectation is plain data beside an answer's own: ``result``, ``effects`` and ``sizes``. The rules:
 
@@ -37,11 +37,11 @@ FORMS = ("$of", "$halves", "$new", "$set", "$any", "$free", "$calls", "$may")
 
 
 class OtherWay(Exception):
-    """An implementation has chosen what is right, too; the vector says nothing of what follows."""
+    """An implementation has chosen another right answer; the vector says nothing of the later steps."""
 
 
 class Mismatch(Exception):
-    """What was seen is not what a vector demands."""
+    """An answer differs from the demand of a vector."""
 
     def __init__(self, where: str, expected: Any, seen: Any) -> None:
         super().__init__(f"{where}: expected {expected!r}, seen {seen!r}")
@@ -57,7 +57,7 @@ class Given:
         self._numbers: dict[tuple[str, int], Sequence[int]] = {}
 
     def record(self, step: int, result: Mapping[str, Any]) -> None:
-        """Remember what a step answered with."""
+        """Remember the numbers in the answer of a step."""
         self._numbers["$of", step] = result.get("slots") or ()
         self._numbers["$halves", step] = result.get("swa_slots") or ()
 
@@ -74,7 +74,7 @@ class Given:
 
 
 def match(expect: Mapping[str, Any], seen: Mapping[str, Any], given: Given) -> None:
-    """Compare an answer with what is expected; `Mismatch` where it is not that, `OtherWay` where it may.
+    """Compare an answer with its expectation; raise `Mismatch` if it differs, `OtherWay` if it may differ.
 
     An answer ``{"is": "unsupported"}`` is the caller's to skip.
     """
@@ -173,7 +173,7 @@ def form_of(expected: Any) -> str:
 
 
 def check_expectation(expected: Any, where: str = "", *, is_top: bool = True) -> None:
-    """Refuse, by a `ValueError`, what nobody could compare with."""
+    """Refuse, by a `ValueError`, an expectation that no answer could be compared with."""
     if is_top and form_of(expected) == "$may":
         for other in (expected["$may"], *expected.get("or", ())):
             check_expectation(other, where)

@@ -92,7 +92,7 @@ class Vector(Record, frozen=True):
 def make_id(
     kind: str, law: str, needs: Sequence[str], config: Config, operations: Sequence[Operation]
 ) -> str:
-    """Name a vector by what it runs, so that its name stays when others come and go."""
+    """Name a vector by its needs, configuration and operations, independent of other vectors."""
     text = json.dumps([sorted(needs), config, [encode(it) for it in operations]], sort_keys=True)
     return f"{kind}-{law}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -149,7 +149,7 @@ _read_vector = json_reader(Vector)
 
 
 def _check(vector: Vector, header: VectorsHeader) -> None:
-    """Refuse a vector that no runner could run, or that would pass whatever is seen."""
+    """Refuse a vector that no runner could run, or that would pass for any answer."""
     find_law(vector.law)
     for value, known, name in ((vector.level, LEVELS, "level"), (vector.flag, FLAGS, "flag")):
         if value not in known:

@@ -84,7 +84,7 @@ def make_vectors(
 def _search(
     vectors: Mapping[str, Sequence[Vector]], kills: Kills, seconds: float, show: Progress
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """Look for programs of faults that no vector kills, or too few of those that a plain cache can play."""
+    """Look for programs of faults that no vector kills, or that too few vectors for a plain cache kill."""
     killed = Counter(fault for them in kills.values() for fault in them)
     plainly = Counter(
         fault
@@ -109,7 +109,7 @@ def _search(
 
 
 def read_sources(folder: Path) -> list[Source]:
-    """Return what the vectors of a folder are made of."""
+    """Return the sources of the vectors of a folder."""
     return [
         Source(
             header.kind,
@@ -169,7 +169,7 @@ def try_faults(
 
 
 def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
-    """Keep of each fault's killers the plainest, with a pool and without; what kills nothing goes.
+    """Keep the plainest of each fault's killers, with a pool and without; drop vectors that kill nothing.
 
     Of those that a plain cache can play, several stay: most have no more than that, and each sees a little
     beside the fault that it was made for.
@@ -203,7 +203,7 @@ _COMMON = {"pool", "extra_key", "inspect", "node_ids"}
 
 
 def _plainness(vector: Vector) -> tuple[int | str, ...]:
-    """Rank a vector by what it asks of an implementation: few have windows, states or other orders."""
+    """Rank a vector by its demands on an implementation: few have windows, states or other orders."""
     config = vector.config
     settings = [
         config.get("window") is not None,

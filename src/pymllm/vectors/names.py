@@ -19,7 +19,7 @@ class Names:
         self.slots: set[int] = set()
 
     def record(self, number: int, operation: Operation, outcome: Outcome) -> None:
-        """Remember what a step answered with."""
+        """Remember the numbers in the outcome of a step."""
         result = outcome.result
         if isinstance(result, Slots | Matched):
             space = space_of(operation)
@@ -45,5 +45,5 @@ class Names:
 
 
 def space_of(operation: Operation) -> str:
-    """Return what an operation's answer has the numbers of."""
+    """Return the space that the numbers in an operation's answer belong to."""
     return "states" if isinstance(operation, AllocTrack | AllocSlots | EvictSlots) else "slots"

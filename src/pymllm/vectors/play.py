@@ -27,7 +27,7 @@ SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a vector, at which step, and why; ``where`` names the part that is not as expected."""
+    """The verdict on a vector, its step and its reason; ``where`` names the part that is not as expected."""
 
     verdict: Verdict
     step: int = 0
@@ -36,7 +36,7 @@ class Played:
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as plain data with every field, but those that the adapter cannot tell."""
+    """Return an outcome as plain data with every field, except fields that the adapter cannot tell."""
     plain: dict[str, Any] = _plain(outcome)
     result = plain["result"]
     for name in ("node_len", "dtype", "recurrent_dtype", "conv_dtype"):
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
-    """Play a vector on what carries operations out."""
+    """Play a vector with a function that carries operations out."""
     given = Given()
     for number, step in enumerate(vector.steps, 1):
         outcome = apply(number, step.operation)
@@ -74,7 +74,7 @@ def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
 
 
 def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
-    """Play a vector on a new adapter, where one can be built so and claims what the vector needs."""
+    """Play a vector on a new adapter; skip the vector if the adapter lacks its configuration or claims."""
     config = find_config(vector.config, made.CONFIGURATIONS)
     if config is None:
         return Played(SKIPPED, 0, "no configuration is like that of the vector")
@@ -135,7 +135,7 @@ _OF_POOLS = ("slots", "swa_slots", "sliding_window")
 
 
 def find_config(config: Config, configurations: Sequence[Mapping[str, Any]]) -> Config | None:
-    """Return what an adapter is to be built with: a vector's configuration, where it has one of that form.
+    """Return the configuration for an adapter: a vector's configuration, where it has one of that form.
 
     Numbers are the vector's; but who has only pages of one token, or none of them, gets no other. Whatever is
     no number is a decision: of a window, of a kind of pool, of what is kept. There the two must be alike, and

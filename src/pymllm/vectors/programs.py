@@ -58,7 +58,7 @@ CALLER = "pymllm.workloads."
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a vector is made of."""
+    """The source of a vector: its kind, law, needs, configuration and operations."""
 
     kind: str
     law: str
@@ -71,7 +71,7 @@ class Source:
 
 
 def derive_source(source: Source) -> Vector:
-    """Derive a vector from what the first of our own adapters answers that claims what it needs."""
+    """Derive a vector from the answers of the first own adapter that claims all needs of the source."""
     steps = _play_soundly(source)
     return derive(
         source.kind,
@@ -118,7 +118,7 @@ def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[s
 
 
 def search_for(fault: Fault) -> list[Source]:
-    """Look for small programs whose outcomes alone show a fault: any, and one that asks little of a cache.
+    """Look for small programs that show a fault by outcomes alone: any, and one that asks little of a cache.
 
     Only sources come back whose vectors show it. None does where what shows a fault is a walk from inside or
     an engine; and nobody looks for a fault of the engine, which no cache can show.
@@ -157,7 +157,7 @@ def search_plainly(fault: Fault) -> list[Source]:
 
 
 def is_of_plain(fault: Fault) -> bool:
-    """Tell whether a fault is one of the class that is a plain cache where nothing else is asked of it."""
+    """Tell whether a fault is in the class that serves as the plain cache, and not in a caller."""
     return "radix" in fault.adapters and not is_of_caller(fault)
 
 
@@ -176,7 +176,7 @@ def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
 
 
 def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
-    """Yield a fault on what most have: a pool, no window, no states, and few claims."""
+    """Yield a fault on a common cache: a pool, no window, no states, and few claims."""
     if load_adapter(find_adapter(fault.adapters[0])).KIND != "prefix":
         return
     for claims in _PLAIN_CLAIMS:
@@ -199,7 +199,7 @@ def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
 
 
 def _showing(fault: Fault, sources: Sequence[Source]) -> list[Source]:
-    """Return those sources whose vectors show a fault."""
+    """Return the sources whose vectors show a fault."""
     return [it for it in sources if _shows(derive_source(it), it.kind, fault)]
 
 
@@ -267,7 +267,7 @@ def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -
 
 
 def _read_twice(steps: Sequence[Step]) -> list[Step]:
-    """Read states at the end once for their number before they are read for what they are."""
+    """Read states at the end twice: once for their number, then for their content."""
     is_read = bool(steps) and isinstance(steps[-1].operation, ReadStates)
     return [*steps, *steps[-1:]] if is_read else list(steps)
 
@@ -285,7 +285,7 @@ _LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
 def _play_wrongly(
     fault: Fault, name: str, header: Header, operations: Sequence[Operation]
 ) -> tuple[list[Step], str]:
-    """Play a program with a fault in place, up to what breaks a law of the fault; and which."""
+    """Play a program with a fault in place, until a law of the fault breaks; return the steps and the law."""
     steps: list[Step] = []
     with planted(fault.edits):
         try:
@@ -312,7 +312,7 @@ def _without_unused(config: Config) -> Config:
 
 
 def _level_of(kind: str, shown: Played) -> str:
-    """Return what of an outcome shows a fault."""
+    """Return the level of the part of an outcome that shows a fault."""
     parts = shown.where.replace("[", ".").split(".")
     if any(part in _CONTENTS for part in parts):
         return "content"

@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of each vector of an adapter's kind; none where there is no file of that kind."""
+    """The result of each vector of an adapter's kind; no results if that kind has no file."""
 
     adapter: str
     kind: str

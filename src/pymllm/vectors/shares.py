@@ -15,7 +15,7 @@ from pymllm.vectors.programs import is_of_caller
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an implementation of some claims can play of the vectors of its kind, and what that shows.
+    """The vectors that an implementation with some claims can play, and the faults that they show.
 
     ``shown``: the faults of its kind, each with those of its vectors that show it, perhaps none.
     """
@@ -26,7 +26,7 @@ class Share:
 
     @property
     def faults(self) -> int:
-        """How many faults it is shown."""
+        """The number of faults that the vectors show."""
         return sum(bool(them) for them in self.shown.values())
 
 
@@ -42,7 +42,7 @@ def _kind_of(fault: Fault) -> str:
 def share_of(
     claimant: Claimant, vectors: Mapping[str, Sequence[Vector]], kills: Mapping[str, frozenset[str]]
 ) -> Share:
-    """Return what of some vectors, with the faults that each shows, is for who has these claims."""
+    """Return the share of a claimant: the vectors that it can play, and the faults that they show."""
     own = vectors.get(claimant.kind, ())
     ids = tuple(sorted(it.id for it in own if claimant.plays(claimant.kind, it)))
     shown = {it.id: tuple(id for id in ids if it.id in kills[id]) for it in faults_of(claimant.kind)}

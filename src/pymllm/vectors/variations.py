@@ -1,4 +1,4 @@
-"""How a step may be shown otherwise, and the judge that is asked whether that would be right, too."""
+"""Variations of a step, and the judge that is asked whether a variation would be right, too."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def regrouped(effects: Sequence[Effect]) -> Iterator[tuple[Effect, ...]]:
 def ways_to_evict(
     outcome: Outcome, slots: Iterable[int], page_size: int, *, has_pool: bool, has_window: bool
 ) -> Iterator[tuple[tuple[int, int, int], tuple[Effect, ...]]]:
-    """Yield what might be evicted: tokens, of them in the window's half, states; and what is freed."""
+    """Yield possible evictions: tokens, of them in the window's half, states; and the frees."""
     sizes, result = outcome.sizes, outcome.result
     assert isinstance(result, Evicted)
     states = range(1 + (result.states + 2 if "mamba_evictable_size" in sizes else 0))

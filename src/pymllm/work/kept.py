@@ -123,7 +123,7 @@ class KeptResults(Generic[Item, Result]):
             append_line(self.path, text)
 
     def add_file(self, text: str) -> None:
-        """Write down what another machine has kept; its version must be ours, else `ValueError`.
+        """Add the results that another machine has kept; raise `ValueError` if its version is not ours.
 
         Its results are found once the file is opened again.
         """
@@ -138,7 +138,7 @@ class KeptResults(Generic[Item, Result]):
         self._last = None
 
     def describe_others(self) -> str | None:
-        """Say which results do not count because something else took part, and what; or nothing."""
+        """Name the versions by which results do not count here; ``None`` if all results count."""
         own = self._head.made_with
         others = [it for it in self._others.values() if it != own]
         if not others:

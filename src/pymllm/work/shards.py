@@ -32,7 +32,7 @@ class Shard:
 
     @property
     def asked(self) -> str:
-        """How it was asked for, for a message about it."""
+        """The option or variable that asked for the shard, for messages about it."""
         return f"{self.origin}{' ' if self.origin.startswith('-') else '='}{self}"
 
     def __str__(self) -> str:

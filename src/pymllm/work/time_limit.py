@@ -1,4 +1,4 @@
-"""How long one call of an adapter, or a block of work, may take: an alarm gets the caller out."""
+"""Time limits on a call of an adapter, or on a block of work: an alarm gets the caller out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class HungError(AdapterError):
-    """An adapter did not answer in time; what it was about to do is half done, so nothing more is asked."""
+    """An adapter did not answer in time; its operation is half done, so no more operations are asked."""
 
 
 class _Alarm(BaseException):
@@ -32,7 +32,7 @@ class _Alarm(BaseException):
 
 @dataclass(slots=True)
 class AdapterCall(Generic[Answer]):
-    """One call, with what is to be said where no answer comes."""
+    """A call of an adapter, with the facts to report if no answer comes."""
 
     adapter: str  # name of the adapter
     make: Callable[[], Answer]  # makes the call
@@ -57,7 +57,7 @@ class AdapterCall(Generic[Answer]):
         return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
 
     def within_limit(self) -> Answer:
-        """Make the call, and return what it answers; `HungError` where no answer came in time."""
+        """Make the call, and return its answer; raise `HungError` if no answer came in time."""
         if not _CLOCK.seconds:
             return self.make()
         self._since = time.monotonic()
@@ -138,7 +138,7 @@ _WAITS = 10
 
 
 class TookTooLong(BaseException):
-    """Leaves whatever runs; an `Exception` would be taken for an answer of the implementation."""
+    """Leaves any running code; an `Exception` would be taken for an answer of the implementation."""
 
 
 @contextmanager

@@ -77,7 +77,7 @@ INTERRUPTED = Lost("interrupted before its end")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a call has to say before its answer."""
+    """A word that a call sends before its answer."""
 
     word: Any
 
@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still answer."""
+        """Tell whether the process can still answer."""
         return self._process.poll() is None
 
     def send(self, task: Task) -> None:
@@ -101,7 +101,7 @@ class WorkerProcess:
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which a dead one gives, too."""
+        """Take a message of the process: an answer, `Told`, `Raised`, or `Lost`, as of a dead one, too."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
@@ -118,14 +118,14 @@ class WorkerProcess:
         return answer
 
     def _end_dead(self) -> int:
-        """End what has closed its connection, and return its status: its own, if it ended by itself."""
+        """End a process that has closed its connection; return its status: its own, if it ended by itself."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_TICK)  # it closes the connection a moment before it is gone
         self.end(at_once=True)
         return self._process.returncode
 
     def end(self, *, at_once: bool = False) -> None:
-        """Let it go once it has ended by itself, or at once, with whatever it has started."""
+        """Wait until the process has ended by itself, or end it at once, with all processes of its group."""
         self.link.close()
         try:
             self._process.wait(0 if at_once else _PATIENCE)
@@ -167,7 +167,7 @@ def _describe_death(status: int) -> str:
 
 
 class _Starter:
-    """The way back to whoever started this process."""
+    """The way back to the process that started this one."""
 
     def __init__(self, link: Connection) -> None:
         self.lock = threading.Lock()
@@ -182,7 +182,7 @@ class _Starter:
             self.send_last(answer)
 
     def send_last(self, answer: Any) -> None:
-        """Send something by whoever has the lock, and may keep it."""
+        """Send an answer while holding the lock, which the sender may keep."""
         try:
             packed = pickle.dumps(answer)
         except Exception as error:
@@ -195,18 +195,18 @@ _STARTER: _Starter | None = None
 
 
 def is_worker() -> bool:
-    """Whether this process carries out what another one sends; Ctrl-C never reaches it."""
+    """Tell whether this process carries out the tasks of another process; Ctrl-C never reaches a worker."""
     return _STARTER is not None
 
 
 def tell(word: Any) -> None:
-    """Let whoever waits for the answer of the task at hand know something before; to nobody, do nothing."""
+    """Send a word to the process that waits for the current task's answer; without a receiver, do nothing."""
     if _STARTER is not None:
         _STARTER.send(Told(word))
 
 
 def serve(descriptor: int) -> None:
-    """Carry out what comes in from the starter's connection, one after the other; never returns."""
+    """Carry out the calls that come in from the starter's connection, one after the other; never return."""
     global _STARTER
     os.set_inheritable(descriptor, False)
     gc.set_threshold(_GARBAGE, 20, 100)
@@ -348,7 +348,7 @@ class Workers:
         items: Iterable[Item],
         tick: Callable[[], None] | None = None,
     ) -> Iterator[tuple[Item, Answer | Lost]]:
-        """Call a function with items that may never end, each taken only when somebody is free for it.
+        """Call a function with items that may never end, each taken only when a worker is free.
 
         Yields an item and its answer, in the order in which they end. ``tick`` is called every second or so
         while others work. After an interrupt, which is kept in `interruption`, there is nothing more.

@@ -76,7 +76,7 @@ def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...
 def read_options(
     block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int
 ) -> ReadOptions:
-    """Return what those options come to; a tokenizer that there is not is refused."""
+    """Return the settings that the reading options come to; refuse an unknown tokenizer."""
     from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
     from pymllm.traces.text import find_tokenizer
 

@@ -162,7 +162,7 @@ def play_and_tell(
     executor: Executor | None,
     **chosen: Any,
 ) -> int:
-    """Replay what the options of a verb ask for, and print what came of it; the exit status."""
+    """Replay the plans that the options of a verb ask for, print the results, and return the exit status."""
     policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
         ReplayPlan(mode=mode, page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
@@ -220,7 +220,7 @@ def play_and_tell(
 
 
 def _notes(result: Replayed | ReplayGrid) -> Iterator[str]:
-    """Say at which point of several a law was broken, and what an interrupt cut short or left unbegun."""
+    """Say at which of several points a law broke, and the runs that an interrupt cut short or left out."""
     from pymllm.replay.grid import ReplayGrid
 
     if isinstance(result, ReplayGrid):
@@ -244,7 +244,7 @@ _Value = TypeVar("_Value", int, str)
 
 
 def _each_once(option: str, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    """Leave out what was given before, perhaps in other words, and say so."""
+    """Leave out values that were given before, perhaps in other words, and say so."""
     for value, times in Counter(values).items():
         if times > 1:
             complain(f"{option} {value} was given {times} times; it is replayed once")

@@ -88,7 +88,7 @@ def inspect_command(trace: str, *, requests: int | None, as_json: bool, progress
 
 
 def make_text(document: TraceInspectDocument) -> str:
-    """Lay out what a trace is like."""
+    """Lay out the statistics of a trace."""
     it = document.facts
     size = count_of(it.block_tokens, "token")
     head = f"{escaped(document.name)}: {it.requests:,} requests, {document.format}, blocks of {size}"
@@ -103,7 +103,7 @@ def make_text(document: TraceInspectDocument) -> str:
 
 
 def compared(columns: Sequence[tuple[str, TraceFacts]]) -> Iterator[str]:
-    """Yield tables of what one trace is like, or several beside each other."""
+    """Yield tables of the statistics of one trace, or of several beside each other."""
     names, facts = [name for name, _ in columns], [it for _, it in columns]
     yield _table(
         ("what", *(name or "value" for name in names)),

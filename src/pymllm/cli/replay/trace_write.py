@@ -219,14 +219,14 @@ def make_text(document: TraceSynthesizeDocument) -> str:
 
 
 def _say_written(output: Path, count: int, written_as: str) -> None:
-    """Tell what was written, on standard error where the trace itself went to a pipe or standard output."""
+    """Report the written trace, on standard error if the trace itself went to a pipe or standard output."""
     is_file = output != _STDOUT and output.is_file()
     name = "standard output" if output == _STDOUT else output
     (say if is_file else complain)(f"{name}: {count_of(count, 'request')}, {written_as}")
 
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
-    """Write a trace; return how many requests it has, and say what its format could not keep."""
+    """Write a trace; return its number of requests, and report the fields that its format cannot keep."""
     from pymllm.traces.conversion import Fitted
     from pymllm.traces.registry import written_lines
 
@@ -258,7 +258,7 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
 
 @contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
-    """Give what a trace is written to; whoever closes standard output early is answered as by any command."""
+    """Yield the stream for a trace; standard output that is closed early is handled as by any command."""
     if output == _STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

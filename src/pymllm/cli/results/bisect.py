@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _read_bound(context: click.Context, param: click.Parameter, version: str | None) -> str | None:
-    """Refuse what is no version before pip is asked."""
+    """Refuse a text that is no version before pip is asked."""
     if version is not None:
         from pymllm.search.releases import read_version  # loads adapters; --help does without
 
@@ -125,7 +125,7 @@ def bisect_command(
 
 
 def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
-    """Refuse an adapter whose implementation no release of a package has."""
+    """Refuse an adapter if no release of a package has its implementation."""
     if entry.checkout is not None:
         what = f"reads the checkout that {entry.checkout.variable} names"
     elif entry.place.startswith("pymllm."):
@@ -138,7 +138,7 @@ def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
 
 
 def _run(bisection: Bisection, progress: str, *, tries_all: bool) -> KeyboardInterrupt | None:
-    """Try releases; an interrupt leaves what is known by then."""
+    """Try releases; an interrupt leaves the results known by then."""
     total = len(bisection.releases)
     with progress_bar(progress, "bisecting", total, "releases settled") as show:
         try:

@@ -47,7 +47,7 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
 
 
 def read_facts(path: Path) -> Facts:
-    """Read a run, or refuse what is none: `TraceError` says which line, and why."""
+    """Read a run, or refuse a path without one: `TraceError` says which line, and why."""
     facts = _of_document(path) if path.is_file() else None
     if facts is not None:
         return facts

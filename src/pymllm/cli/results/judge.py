@@ -76,7 +76,7 @@ def _judge(file: str, history: History) -> JudgementDocument:
 
 
 def tell_limits(evidence: Evidence, header: Header) -> tuple[LimitRow, ...]:
-    """Return what there is to tell of steps of a program that were not done."""
+    """Return the rows on steps of a program that were not done."""
     return tuple(
         LimitRow(it.operation, it.reason, it.steps, it.done, evidence.first_not_done[it.told], header.config)
         for it in limits_of(evidence.not_done, evidence.done)
@@ -96,7 +96,7 @@ def make_judgement(
     limits: Sequence[LimitRow] = (),
     **more: Any,
 ) -> JudgementDocument:
-    """Return what is known of a program, as far as its history got; one that tested nothing is unknown.
+    """Return the judgement of a program, as far as its history got; a program without a test is unknown.
 
     So is one of which steps were not done that its adapter owed, in a file that is older than X9.
     """

@@ -111,7 +111,7 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
 
 
 def _tell_of_gaps(loaded: LoadedRuns) -> None:
-    """Say what was left out: a feed has no place for it, and its colour may be of half the runs."""
+    """Report the runs left out: a feed has no place for them, and its colour may be of half the runs."""
     for it in loaded.skipped:
         complain(f"left out: {it.source}: {it.reason}")
     for run in loaded.runs:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Task:
-    """What a process beside this one is to run again, with a recorder and a timer around it on request."""
+    """A program for a process beside this one to run again, with a recorder and a timer on request."""
 
     history: History
     adapter: str
@@ -51,7 +51,7 @@ class _Task:
         )
 
     def _wrap(self, adapter: Adapter) -> Adapter:
-        """Time the adapter alone, and record what comes of it."""
+        """Time the adapter alone, and record its outcomes."""
         if self.is_timed:
             adapter = self.timing = Timing(adapter)
         return adapter if self.record is None else Recorder(adapter, self.record)
@@ -135,7 +135,7 @@ def rerun_command(
 def judgement_of(
     file: str, adapter: str, result: RerunResult, times: tuple[OperationRow, ...] | None = None
 ) -> JudgementDocument:
-    """Return what is known of a program that was run again."""
+    """Return the judgement of a program that was run again."""
     return make_judgement(
         "rerun",
         file,

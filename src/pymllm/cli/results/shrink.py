@@ -118,7 +118,7 @@ def _beside(file: Path) -> Path:
 def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
-    """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
+    """Shrink a program in a process beside this one; after an interrupt or loss, return the last run told."""
     from pymllm.work.workers import Lost, ask
 
     told: ShrinkRun | None = None
@@ -158,7 +158,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
 
 
 def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
-    """Find out whether what was told last shows its law again."""
+    """Find out whether the run told last shows its law again."""
     from pymllm.search.shrinker import shows_again
     from pymllm.work.workers import ask
 
@@ -177,7 +177,7 @@ def _tell(
     as_json: bool,
     interruption: KeyboardInterrupt | None,
 ) -> None:
-    """Write the smallest program, and say what it is."""
+    """Write the smallest program, and describe it."""
     from pymllm.machines.acting import with_scenario
     from pymllm.search.runner import versions
 
@@ -232,7 +232,7 @@ def _size_of(history: History) -> ProgramSize:
 
 
 def _again(output: str | None, found: FoundViolation, *, is_rerun: bool) -> str | None:
-    """Return what to type to see the violation again; ``None`` where nothing shows it."""
+    """Return the command that shows the violation again; ``None`` if no command does."""
     if output is None or (not is_rerun and found.scenario is None):
         return None
     command = "rerun" if is_rerun else "shrink"

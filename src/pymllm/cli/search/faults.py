@@ -221,7 +221,7 @@ def look_and_tell(
     kept: KeptResults[HuntTask, FaultResult] | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> int:
-    """Look for faults, and say what became of them; the exit status."""
+    """Look for faults, print the result of each, and return the exit status."""
     from pymllm.faults.hunt import look_for_faults
 
     report = look_for_faults(chosen, plan, jobs, partial(progress_bar, progress, unit=""), kept, hunter)
@@ -262,7 +262,7 @@ def choose_faults(
 
 
 def _load(place: str) -> tuple[Fault, ...]:
-    """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
+    """Read a table of faults in a process beside this one: its module may do anything when it is imported."""
     from pymllm.faults.table import load_cabinet
     from pymllm.work.workers import Lost, ask
 

@@ -67,7 +67,7 @@ def _measured(row: FaultRow) -> tuple[str, ...]:
 
 
 def rows_of(page: str) -> dict[str, tuple[str, ...]]:
-    """Read what was measured out of a page: the cells behind the title, by id."""
+    """Read the measured values out of a page: the cells behind the title, by id."""
     return {id: (*cells.split(" | ")[:-1], run) for id, cells, run in _ROW.findall(page)}
 
 

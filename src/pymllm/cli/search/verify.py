@@ -208,7 +208,7 @@ def plan_search(
     strict: bool = False,
     deviations: tuple[Deviation, ...] = (),
 ) -> VerifyPlan:
-    """Return the search that options ask for; names that do not exist are refused with those that do."""
+    """Return the search that options ask for; refuse unknown names with the names that exist."""
     adapters = options.find_adapters_or_own(names)
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -231,7 +231,7 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
 
 def _write_deviations(document: VerifyDocument, path: Path) -> None:
-    """Write a table for each violation behind those that are in the file."""
+    """Write a table for each violation behind the tables that are in the file."""
     from pymllm.search.deviations import begin_deviations, read_deviations
 
     before, names = "", []

@@ -1,4 +1,4 @@
-"""What a search found, laid out: as text, as lines beside a JSON document, as JUnit XML."""
+"""The results of a search, laid out: as text, as lines beside a JSON document, as JUnit XML."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def make_text(document: VerifyDocument, *, verbose: bool = False, earlier: Seque
 
 
 def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
-    """Return what is known of each law over the adapters that could be examined at all."""
+    """Return the results of each law over the adapters that could be examined at all."""
     from pymllm.search.results import merge_laws  # which loads Hypothesis; --help does without
 
     return merge_laws(adapter for adapter in document.adapters if adapter.machines)
@@ -219,7 +219,7 @@ def _unclaimed_lines(laws: Iterable[LawRow], *, verbose: bool) -> Iterator[str]:
 
 
 def name_laws(ids: Sequence[str]) -> str:
-    """Name laws by their ids, those that follow each other as one: ``A7, S1-S7``."""
+    """Name laws by their ids, consecutive laws as one: ``A7, S1-S7``."""
     runs: list[list[str]] = []
     for id in ids:
         is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
@@ -254,7 +254,7 @@ def _invariant_table(document: VerifyDocument) -> Table:
 
 
 def _goal_table(rows: Sequence[CoverageRow]) -> Table:
-    """Count for each machine the coverage goals that it had to reach, and those that it did reach."""
+    """Count for each machine the coverage goals to reach, and the coverage goals reached."""
     table = make_table("machine", "coverage goals reached", right=("coverage goals reached",), gap=2)
     for machine in dict.fromkeys(row.machine for row in rows):
         own = [row for row in rows if row.machine == machine]

@@ -1,4 +1,4 @@
-"""What a soak says of a failure: what was met, where, and the commands that show it again."""
+"""The report of a soak on a failure: the failure, its place, and the commands that show it again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def failure_lines(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
 
 
 def _sentence(law: str) -> str:
-    """Say what a law demands; a ledger may be of another version, or anybody's."""
+    """Return the sentence of a law; a ledger may name a law that this version does not know."""
     try:
         return find_law(law).sentence
     except ValueError:
@@ -68,7 +68,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
 
 
 def _cut(lines: list[str]) -> Iterator[str]:
-    """Leave out what is too long to be read."""
+    """Yield the first lines of a program, and the number of lines left out."""
     yield from lines[:_PROGRAM_LINES_MAX]
     if (rest := len(lines) - _PROGRAM_LINES_MAX) > 0:
         yield f"... and {count_of(rest, 'line')} more"

@@ -84,7 +84,7 @@ trusted = click.option(
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """What a campaign was asked for, as given; ``None`` where a default depends on the rest."""
+    """The options of a campaign, as given; ``None`` where a default depends on the other options."""
 
     adapters: tuple[str, ...]
     _: KW_ONLY
@@ -106,7 +106,7 @@ class SoakOptions:
     resume: Path | None = None
 
     def check(self, *, is_spread: bool = False) -> None:
-        """Refuse what does not fit together, and names that do not exist."""
+        """Refuse options that do not fit together, and names that do not exist."""
         for name in self.adapters:
             options.find_adapter_or_refuse(name)
         if self.configs and len(dict.fromkeys(self.adapters)) != 1:

@@ -1,4 +1,4 @@
-"""How the verbs that play campaigns do so: here, or on an engine."""
+"""The playing of campaigns by verbs: here, or on an engine."""
 
 from __future__ import annotations
 

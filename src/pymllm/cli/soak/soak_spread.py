@@ -33,7 +33,7 @@ _CORPUS_LIMIT = 2**22  # bytes
 
 
 def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> SoakReport:
-    """Play a campaign on an engine, and merge what came back."""
+    """Play a campaign on an engine, and merge the results that came back."""
     from pymllm.work.spread.engines import open_engine
 
     begun = monotonic()
@@ -145,7 +145,7 @@ def _merge(
     refused: dict[str, str],
     spread: Spread,
 ) -> SoakReport:
-    """Merge the shards that are there into the campaign's folder, in place of what was merged before."""
+    """Merge the given shards into the campaign's folder, in place of an earlier merge."""
     from pymllm.machines.smoke import SmokeFailure
     from pymllm.soak.ledger import FILE
     from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns

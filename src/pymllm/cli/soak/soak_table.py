@@ -1,4 +1,4 @@
-"""What a soak shows: a table that is redrawn, or lines, while it runs, and plain ASCII at its end."""
+"""The display of a soak: a table that is redrawn, or lines, while it runs, and plain ASCII at its end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
 
 
 def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
-    """Lay out what there is so far; arguments as of `describe_progress`."""
+    """Lay out the totals so far; the arguments are those of `describe_progress`."""
     figures = ("runs", "operations", "ops/CPU s", "laws", "goals", "failures")
     rows = (
         (it.name, *_played(it), f"{it.operations_per_second:,.0f}", *_reached(it), f"{len(it.failures)}")
@@ -244,7 +244,7 @@ def _conflicts(report: SoakReport, most: int = 20) -> Iterator[str]:
 
 
 def _kinds(report: SoakReport, most: int = 50) -> Iterator[str]:
-    """List what was found, the news first; after a merge that told it apart from what was known."""
+    """List the kinds of findings, new kinds first, after a merge that compared them with known kinds."""
     if not report.has_baseline:
         return
     yield ""

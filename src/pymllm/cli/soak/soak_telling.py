@@ -1,4 +1,4 @@
-"""How the results of campaigns are kept and told, and the options for that."""
+"""The keeping and the printing of campaign results, and the options for both."""
 
 from __future__ import annotations
 

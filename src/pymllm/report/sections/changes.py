@@ -70,7 +70,7 @@ def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:
-    """Name what one run alone has; of many coverage goals of one place the first ones."""
+    """Name the facts that only one run has; of many coverage goals of one place, name the first ones."""
     for label, names in (
         ("no longer caught", it.faults_missed),
         ("now caught", it.faults_caught),

@@ -1,4 +1,4 @@
-"""What a capacity planner reads of curves: hits, seconds and memory over capacity."""
+"""Curves for a capacity planner: hits, seconds and memory over capacity."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Curved:
 
     @property
     def name(self) -> str:
-        """What was read, how, and for which model: the newest of a name counts."""
+        """The name of a curve, from its workload, method and model: the newest of a name counts."""
         it, model = self.document.workload, self.document.model
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         sampled = "" if self.document.sample is None else f", {self.document.sample.rate * 100:g} % of blocks"

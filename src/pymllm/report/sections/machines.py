@@ -164,7 +164,7 @@ def _reading(it: Reading) -> Cell:
 
 
 def make_machines_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the machines of all runs, and what `pymllm doctor` saw of them."""
+    """Lay out the machines of all runs, and the results of `pymllm doctor` on them."""
     machines: dict[str, Machine] = {}
     known = [run.machine for run in runs if run.machine is not None]
     for machine in known:
@@ -219,7 +219,7 @@ def _nvml(it: DoctorDocument) -> Cell:
 
 
 def make_runs_section(loaded: LoadedRuns, absent: Sequence[Mapping[str, str]]) -> Iterator[Part]:
-    """List the runs that were read, the files that were not, and what brings the sections that are absent."""
+    """List the runs that were read, the files that were not, and the inputs that bring absent sections."""
     yield _runs(loaded.runs)
     if loaded.skipped:
         columns = [Column("file", lambda it: it.source), Column("why", lambda it: Cell(it.reason, UNKNOWN))]

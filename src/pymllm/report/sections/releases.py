@@ -83,7 +83,7 @@ def _version_of(document: VerifyDocument) -> str:
 
 
 def _place(release: str) -> tuple[bool, Version, str]:
-    """Return what releases are sorted by; what is no version, as anybody may write one, is the oldest."""
+    """Return the sort key of a release; a name that is no valid version sorts as the oldest."""
     try:
         return True, Version(release), release
     except InvalidVersion:

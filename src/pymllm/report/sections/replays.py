@@ -52,14 +52,14 @@ class Replayed:
 
     @property
     def workload(self) -> str:
-        """What was replayed, the same for each cache over it."""
+        """The title of the replayed workload, the same for each cache over the workload."""
         it = self.document.workload
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         return f"{it.name}, {it.requests:,} requests{drawn}, {self.document.mode}"
 
     @property
     def cache(self) -> str:
-        """Through what, but for its capacity."""
+        """The name of the cache, without its capacity."""
         it = self.engine.config
         window = "" if it.sliding_window_size is None else f", window {show_count(it.sliding_window_size)}"
         return f"{it.column}, page {it.page_size}{window}"
@@ -71,12 +71,12 @@ class Replayed:
 
     @property
     def best(self) -> float | None:
-        """What the best choice would hit, which knows the future; ``None`` where nobody computed it."""
+        """The hit rate of the best choice, which knows the future; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.belady_hit_rate
 
     @property
     def unlimited(self) -> float | None:
-        """What a cache without a limit would hit, likewise."""
+        """The hit rate of a cache without a limit; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.unlimited_hit_rate
 
     @property
@@ -282,7 +282,7 @@ def _named(*names: str) -> list[Column]:
 
 
 def _tables(document: ReplayDocument, run: Run) -> Iterator[Table]:
-    """Yield what a terminal shows: every number, or of several sizes the most important ones of each."""
+    """Yield the tables for a terminal: every number, or of several sizes the most important ones of each."""
     found = [Replayed(document, engine, run) for engine in document.runs]
     if not document.asked.page_sizes:
         columns = [Column("", lambda it: it.engine.config.column), *_COLUMNS]
@@ -387,7 +387,7 @@ def _duration_choice(name: str, measured: Sequence[_Measured]) -> Choice:
 
 
 def _steps(histogram: Histogram, run: Run) -> dict[str, Any]:
-    """Draw a histogram as an outline over buckets of one width, whatever its own buckets are."""
+    """Draw a histogram as an outline over buckets of one width, regardless of its own buckets."""
     counts: Counter[int] = Counter()
     for end, count in zip(histogram.ends, histogram.counts, strict=True):
         if count:

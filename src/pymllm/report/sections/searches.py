@@ -94,7 +94,7 @@ def newest_searches(runs: Sequence[Run]) -> list[Searched]:
 
 
 def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out violations, then what is not known, then the laws, a table for each kind of implementation."""
+    """Lay out violations, then unknown results, then the laws, a table for each kind of implementation."""
     searches = newest_searches(runs)
     since = find_since(runs)
     for it in searches:
@@ -238,7 +238,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counted:
-    """How often each coverage goal was met, and who should have met it and did not."""
+    """The times that each coverage goal was met, and the names that should have met the goal and did not."""
 
     searched: Counter[_Key] = field(default_factory=Counter)
     soaked: Counter[_Key] = field(default_factory=Counter)

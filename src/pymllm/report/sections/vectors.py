@@ -31,7 +31,7 @@ _VERDICTS = {Verdict.HOLDS: "passes", Verdict.VIOLATED: "fails", Verdict.UNKNOWN
 
 
 def newest_vectors(runs: Sequence[Run]) -> list[VectorsDocument]:
-    """Return what became of the vectors on each implementation, as its newest run found it."""
+    """Return the results of the vectors on each implementation, from its newest run."""
     found = {document.adapter: document for document, _ in documents_of(runs, VectorsDocument)}
     return list(found.values())
 

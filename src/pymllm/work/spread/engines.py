@@ -1,4 +1,4 @@
-"""What plays shards: anything that offers `concurrent.futures.Executor`, opened by its name.
+"""Engines that play shards: any object that offers `concurrent.futures.Executor`, opened by its name.
 
 Each engine is imported where it is asked for. What they do beyond an executor is told by three functions: how
 many shards are played at once, and how the engine is let go of.
@@ -23,7 +23,7 @@ _DASK_SECONDS = 20.0  # in which a scheduler must answer
 
 @dataclass
 class Engine:
-    """An executor, and what else is known of it."""
+    """An executor, and the facts known about it."""
 
     open: Callable[[], Executor]
     # how many shards are played at once, as far as the executor tells
@@ -41,14 +41,14 @@ class Engine:
 
     @property
     def workers(self) -> int | None:
-        """How many shards are played at once; what was last told, if nobody answers."""
+        """The number of shards played at once; the last known number if the engine does not answer."""
         with suppress(Exception):  # of an engine that is about to be lost
             self._workers = self.count(self.executor)
         return self._workers
 
     @property
     def room(self) -> int | None:
-        """How many shards to give it at once; ``None`` for all."""
+        """The number of shards to give to the engine at once; ``None`` for all."""
         workers = None if self.queues else self.workers
         return None if workers is None else max(1, workers)
 
@@ -60,7 +60,7 @@ class Engine:
             self.executor = self.open()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Let go of it; ``at_once`` with what it still plays."""
+        """Let go of the executor; with ``at_once``, also of the shards that it still plays."""
         with suppress(Exception, SystemExit):  # it may be gone already
             self.end(self.executor, at_once)
 

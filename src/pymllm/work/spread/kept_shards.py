@@ -24,7 +24,7 @@ _CUT = (0, 0)
 
 
 class KeptShards:
-    """The shards of one command, whose results go into a file.
+    """The shards of a command, with their results kept in a file.
 
     ``words`` are the command's, and ``source`` is what its tasks follow from beside them. A command with any
     other has shards of its own.
@@ -65,7 +65,7 @@ class KeptShards:
         ]
 
     def keep(self, played: PlayedShard, shards: int, progress: Progress) -> str | None:
-        """Keep what a shard came to; of a shard that is not what was asked for return the reason."""
+        """Keep the results of a shard, or return the reason why they cannot be kept."""
         if played.status not in ENDED:
             return describe_end(played)
         try:

@@ -49,7 +49,7 @@ class RayExecutor(Executor):
 
     @property
     def workers(self) -> int:
-        """How many tasks the cluster carries out at once, as it is now; at least one, for it may grow."""
+        """The number of tasks that the cluster carries out at once now; at least one, for it may grow."""
         return max(1, int(ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -73,7 +73,7 @@ class RayExecutor(Executor):
             future.set_result(told.result())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; without ``wait`` cancel those that were not answered, and leave the cluster."""
+        """Take no more calls; without ``wait`` cancel the calls not answered, and leave the cluster."""
         self._is_closed = True
         if wait and not cancel_futures:
             for future in list(self._refs):

@@ -43,7 +43,7 @@ _SAID_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What a node is asked to play."""
+    """A shard that a node is asked to play."""
 
     words: tuple[str, ...]  # of ``pymllm``: the command whose tasks are shared
     number: int  # number, count: which part of them, counted from 1
@@ -63,7 +63,7 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True)
 class PlayedShard:
-    """What came of it."""
+    """The result of a played shard."""
 
     number: int
     status: int  # of the command, negative for a signal
@@ -78,7 +78,7 @@ class PlayedShard:
 
 
 def play_shard(task: ShardTask) -> PlayedShard:
-    """Play a shard to its end, going on with what an earlier attempt left on this node.
+    """Play a shard to its end, going on from the results that an earlier attempt left on this node.
 
     What lies there may be in use by an attempt that was given up too early, or be of another version. Where
     the command refuses it, the shard is played from its beginning in a folder of its own.
@@ -92,7 +92,7 @@ def play_shard(task: ShardTask) -> PlayedShard:
 
 
 def _home(campaign: str) -> Path:
-    """Return the folder of a campaign on this node, which nobody else can write to."""
+    """Return the folder of a campaign on this node, which no other user can write to."""
     home = Path(tempfile.gettempdir()) / f"pymllm-{os.getuid()}-{campaign}"
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()
@@ -191,7 +191,7 @@ def _end_of(path: Path) -> str:
 
 
 def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
-    """Pack what a shard has written."""
+    """Pack the files that a shard has written."""
     found = sorted((folder / PROGRAMS).glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name))
     programs: list[tuple[str, bytes]] = []
     size = 0
@@ -230,7 +230,7 @@ def describe_end(played: PlayedShard) -> str:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack what came, up to a bound; `ValueError` where it is longer."""
+    """Unpack received data, up to a bound; raise `ValueError` if the data are longer."""
     reader = zlib.decompressobj()
     text = reader.decompress(packed, limit)
     if reader.unconsumed_tail:

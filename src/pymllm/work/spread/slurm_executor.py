@@ -79,7 +79,7 @@ class SlurmExecutor(Executor):
         self._thread.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a call with those that come within a second."""
+        """Submit a call together with the calls that come within a second."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
@@ -135,7 +135,7 @@ class SlurmExecutor(Executor):
             self._jobs |= {call[0]: job for call, job in zip(calls, jobs, strict=True)}
 
     def _look_at(self, future: Future[Any], job: submitit.Job[Any]) -> None:
-        """Pass on what became of a job: that it began, or was cancelled, or has ended."""
+        """Pass on the state of a job: that it began, or was cancelled, or has ended."""
         if future.cancelled():
             _cancel(job)
         elif not job.done():

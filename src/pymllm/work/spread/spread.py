@@ -28,7 +28,7 @@ _PAUSE = 1.0  # seconds before the first retry; each further one waits twice as 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a list of tasks is, over all nodes."""
+    """The progress of a list of tasks, over all nodes."""
 
     shards: int
     done: int = 0
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Shards that nobody plays yet."""
+        """The number of shards that are not played yet."""
         return self.shards - self.done - self.running - len(self.lost)
 
 
@@ -104,7 +104,7 @@ class Spread:
         self._is_over = False
 
     def play(self, tasks: Iterable[ShardTask]) -> None:
-        """Play all shards; an interrupt, kept in `interruption`, ends it with what came by then."""
+        """Play all shards; an interrupt, kept in `interruption`, ends it with the results until then."""
         self._waiting.extend(map(_Attempt, tasks))
         try:
             while self._waiting or self._given:
@@ -200,7 +200,7 @@ class Spread:
         self._waiting.append(_Attempt(attempt.task, attempt.count + 1, due, is_alone and is_last))
 
     def _keep_arrived(self) -> None:
-        """Keep what has arrived and was not looked at."""
+        """Keep the results that have arrived and were not looked at."""
         with suppress(Empty):
             while True:
                 future = self._arrived.get_nowait()
@@ -212,7 +212,7 @@ class Spread:
 
 
 def _why_no_answer(task: ShardTask, found: Any) -> str | None:
-    """Return why what an executor gave is not the answer to a task: it may be anybody's."""
+    """Return the reason why an executor's answer does not belong to a task: it may be anybody's."""
     if not isinstance(found, PlayedShard):
         return f"the executor gave {type(found).__name__} instead of a shard's answer"
     if found.number != task.number:
