@@ -33,7 +33,7 @@ _OWN_PARENT = Misuse("a block that is its own parent is refused", "X1", ("ValueE
 
 
 class Place(NamedTuple):
-    """What a hash stands for: the block's own tokens below the hash of its parent."""
+    """The block that a hash stands for: its own tokens below the hash of its parent."""
 
     parent: int | None
     tokens: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """What events have said of one worker."""
+    """One worker's blocks according to its events, and the law that a wrong answer about them breaks."""
 
     sure: set[int] = field(default_factory=set)  # it has them, and an index must know
     unsure: set[int] = field(default_factory=set)  # it has them, and an index may have forgotten
@@ -107,7 +107,7 @@ class IndexModel(KindModel):
         return worker if self.has_own_hashes else -1
 
     def child(self, worker: int, parent: int | None, tokens: int) -> int | None:
-        """Return the hash of a block by its place, where somebody has named it."""
+        """Return the hash of the block at a place, if an event has ever named the block."""
         return self._children.get((self.space(worker), parent), {}).get(tokens)
 
     def place(self, worker: int, hash: int) -> Place:
@@ -115,11 +115,11 @@ class IndexModel(KindModel):
         return self.places[self.space(worker), hash]
 
     def law_of(self, worker: int) -> str:
-        """Return whose law it is that a worker is found as it must be."""
+        """Return the law that is broken where a search gives a wrong answer about a worker."""
         return self.workers[worker].law if worker in self.workers else self._law_of_strangers
 
     def law_of_shown(self, block: IndexedBlock) -> str:
-        """Return whose law it is that a block is shown or not; nothing where a search would have told."""
+        """Return the law that a block wrongly shown or missing breaks; nothing where a search would tell."""
         law = self.law_of(block.worker)
         if not self.is_cut_off(block.worker, block.hash):
             return law if law == "X1" else ""
@@ -127,7 +127,7 @@ class IndexModel(KindModel):
         return "I6" if is_forgotten else law
 
     def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
-        """Return the laws that a look has tested; I6 where it shows what another index may have forgotten."""
+        """Return the laws that a look has tested, with I6 for blocks which another index may forget."""
         is_kept = self.is_exact and any(self.is_cut_off(block.worker, block.hash) for block in shown)
         return ("I6", "I9") if is_kept else ("I9",)
 
@@ -159,7 +159,7 @@ class IndexModel(KindModel):
     # -- events --------------------------------------------------------------------------------------------
 
     def read_store_blocks(self, operation: StoreBlocks, outcome: Outcome) -> Seen:
-        """Read what a worker has stored, below a parent that it has, or else nothing."""
+        """Read the blocks that a worker stores; none are stored below a parent that the worker lacks."""
         worker, parent = operation.worker, operation.parent
         hashes = [hash for hash, _ in operation.blocks]
         _demand_numbers(worker, *hashes, *(tokens for _, tokens in operation.blocks))
@@ -246,7 +246,7 @@ class IndexModel(KindModel):
     read_drop_worker, follow_drop_worker = read_clear_worker, follow_clear_worker
 
     def _tell(self, number: int, law: str, hashes: Iterable[int] | None) -> None:
-        """Note whose law it is from now on what is found of the worker, and of all others."""
+        """Note the laws that wrong answers about the worker, and about all others, break from now on."""
         self.answers, self._law_of_strangers = {}, "I1"
         for other in self.workers.values():
             other.law, other.touched = "I2", None
@@ -254,7 +254,7 @@ class IndexModel(KindModel):
         worker.law, worker.touched = law, None if hashes is None else frozenset(hashes)
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever is found of anybody."""
+        """Suspect an operation in any wrong answer about any worker."""
         self.answers, self._law_of_strangers = {}, law
         for worker in self.workers.values():
             worker.law, worker.touched = law, None
@@ -297,7 +297,7 @@ class IndexModel(KindModel):
         return Bounds(least, most)
 
     def follow_find_blocks(self, step: int, operation: FindBlocks, seen: SeenSearch) -> None:
-        """Be sure of what was found, and of what was not: an index does not change its mind by itself."""
+        """Be sure of the blocks found and the first block missing: no index changes its mind by itself."""
         self.answers[operation] = seen.result
         for worker, (_, most) in seen.bounds.items():
             known, path, found = self.workers[worker], seen.paths[worker], seen.told.get(worker, 0)

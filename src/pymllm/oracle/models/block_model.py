@@ -11,7 +11,7 @@ from pymllm.oracle.models.slot_model import Remainder
 
 
 class Registration(NamedTuple):
-    """What becomes of one entry of a registration."""
+    """The fate of one entry of a registration."""
 
     block: int
     hash: int
@@ -121,7 +121,7 @@ class BlockModel:
         return [*dict.fromkeys(lost)]
 
     def faults_of(self, blocks: Iterable[int]) -> list[str]:
-        """Say of each block that nobody has what is wrong with naming it."""
+        """Return the reason for refusing each named block that is the dummy, free or outside."""
         return [
             "the dummy is refused"
             if block == self.usable
@@ -157,7 +157,7 @@ class BlockModel:
         return gone
 
     def drop(self, blocks: Sequence[int]) -> Sequence[int]:
-        """Deregister blocks, and free those that nobody references; return them."""
+        """Deregister blocks, free the unreferenced blocks among them, and return all of them."""
         for block in blocks:
             self.line.pop(block, None)
             hash_value = self.hash_of.pop(block, None)
@@ -232,7 +232,7 @@ class BlockSlotModel:
 
     @property
     def free_count(self) -> int:
-        """How many nobody has."""
+        """The number of slots that are free."""
         return self.total - len(self.slot_of) - len(self.in_hand)
 
     @property

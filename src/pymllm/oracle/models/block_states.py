@@ -1,4 +1,4 @@
-"""What stands in the cached and the live states of blocks (C7, C9)."""
+"""The contents of the cached and the live states of blocks (C7, C9)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class SeenBlocks(Seen):
 
 @dataclass(slots=True)
 class SeenLoss(SeenBlocks):
-    """What may lose blocks, and what the observer was told and saw.
+    """An operation that may lose blocks, with everything that the observer was told and saw.
 
     ``lost`` are those that are deregistered or free: of an allocation those that were told of, since whose
     turn it is may be open. ``inside`` are the sizes while the last call is made, none where these could not
@@ -118,14 +118,14 @@ class SeenLoss(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenRegistration(SeenBlocks):
-    """What must become of each entry."""
+    """A registration, with the fate that each of its entries must have."""
 
     made: Sequence[Registration] = ()
 
 
 @dataclass(slots=True)
 class SeenSlots(SeenBlocks):
-    """What is asked for slots: the blocks that lose theirs in their order, and those that must go."""
+    """A demand for slots: the blocks that may lose theirs, in order, and the number of slots that must go."""
 
     victims: Sequence[int] = ()
     missing: int = 0
@@ -140,7 +140,7 @@ class SeenSlots(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenStates(SeenBlocks):
-    """What is written to states, read from them or copied: a slot and what it holds then."""
+    """A write, a read or a copy of states: a slot, and its contents afterwards."""
 
     slot: int | None = None
     contents: Sequence[Content] = ()
@@ -218,7 +218,7 @@ class BlocksModel(KindModel):
             self.states.suspect("X1")
 
     def _leave_traces(self, law: str, suspect: str = "") -> None:
-        """Note that somebody has yet to look for what an operation did, and perhaps should not have done."""
+        """Note that the effects of an operation, wanted or unwanted, have yet to be looked for."""
         self.untested[law] = None
         self.suspected = suspect
         self._was_used = True
@@ -325,7 +325,7 @@ class BlocksModel(KindModel):
         self._leave_traces(*("X2", "X2") if seen.fate == RAISED else ("C1",))
 
     def read_retain_blocks(self, operation: RetainBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is named, which somebody must have."""
+        """Read the blocks that a retain names, each of which must be held or cached."""
         blocks = self.given.resolve(operation.blocks)
         wrong = self._misuse(blocks, "C1", _OWNED)
         return self._named(blocks, outcome, wrong, len(wrong))
@@ -336,7 +336,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C1")
 
     def read_release_blocks(self, operation: ReleaseBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is named, which must be held as often, and work out what goes."""
+        """Read the blocks that a release names, each to be held as often, and work out the blocks that go."""
         blocks, refs = self.given.resolve(operation.blocks), self.blocks.refs
         wrong = self._misuse(blocks, "C1", _OWNED)
         if wrong:
@@ -391,7 +391,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C3")
 
     def read_stamp_blocks(self, operation: StampBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is used, which somebody must have."""
+        """Read the blocks that a stamp names, each of which must be held or cached."""
         blocks = self.given.resolve(operation.blocks)
         if self.is_outside(blocks):
             return self._named(blocks, outcome, (_STAMP_OUTSIDE,))
@@ -412,7 +412,7 @@ class BlocksModel(KindModel):
     # -- slots ---------------------------------------------------------------------------------------------
 
     def read_alloc_slots(self, operation: AllocSlots, outcome: Outcome) -> SeenBlocks:
-        """Read what a batch is given, which names blocks that somebody has, and whose turn it is."""
+        """Read the slots for a batch of held or cached blocks, and find the blocks in turn to lose theirs."""
         slots, wanted = self.slotted(), self.given.resolve(operation.blocks)
         wrong = self._misuse(wanted, "C6", _NOT_FOR_SLOTS)
         if wrong:
@@ -481,7 +481,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C4")
 
     def read_drop_states(self, operation: DropStates, outcome: Outcome) -> SeenBlocks:
-        """Read whose states go; one that is outside is refused with the rest of its call."""
+        """Read the blocks that lose their states; a block outside is refused with the rest of its call."""
         self.slotted()
         blocks = self.given.resolve(operation.blocks)
         if operation.how not in _WAYS:

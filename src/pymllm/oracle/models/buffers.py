@@ -40,7 +40,7 @@ class BufferModel(KindModel):
         ]
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever any layer holds that nobody has put there."""
+        """Suspect an operation in any content of a layer that no known operation has put there."""
         for buffer in self._buffers:
             buffer.suspect(law)
 

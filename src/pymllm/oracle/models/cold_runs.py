@@ -1,4 +1,4 @@
-"""What a cold run computes: KV, states and hashes of every prefix, from tokens alone (E1, C3, H1 to H3)."""
+"""The results of a cold run: KV, states and hashes of every prefix, from tokens alone (E1, C3, H1 to H3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must stand in each cell of a memory, and which law is broken where something else does."""
+"""The contents that the cells of a memory must have, and the laws that other contents break."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class ExpectedCells(Generic[CellT]):
         self._suspect = law
 
     def suspect(self, law: str) -> None:
-        """Follow an operation that must not change anything here, or nothing but what it puts after that."""
+        """Follow an operation that must change no cells here, or only the cells that it puts afterwards."""
         self._suspect = law
         self._tested[law] = None
 
@@ -137,7 +137,7 @@ class ExpectedCells(Generic[CellT]):
         return (*self._tested,)
 
     def find_wrong(self, found: Mapping[CellT, Content]) -> tuple[str, str, str, str] | None:
-        """Return of the first wrong cell its words, what it may hold, what it holds, and whom that blames."""
+        """Return words for the first wrong cell, its permitted and actual contents, and the law to blame."""
         if found == self._holds:  # most readings: compared at once
             return None
         for cell, content in found.items():

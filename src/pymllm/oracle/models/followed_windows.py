@@ -17,7 +17,7 @@ from pymllm.oracle.models.slot_ownership import SlotOwnership
 def require_duties(
     cache: PrefixModel, ownership: SlotOwnership, path: Path, slots: Sequence[int], bounds: tuple[int, int]
 ) -> None:
-    """Raise `ProgramError` where a caller says of its slots what is not so.
+    """Raise `ProgramError` where a caller's statements about its slots are false.
 
     The first ``prev_prefix_len`` are the cache's own, as it matched them; the others have their halves, but
     for the first ``swa_evicted_seqlen``.

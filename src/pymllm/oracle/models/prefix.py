@@ -173,7 +173,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- insert --------------------------------------------------------------------------------------------
 
     def read_insert(self, operation: Insert, outcome: Outcome) -> Seen:
-        """Plan what an insert must do, or find what is wrong with it."""
+        """Plan the effects that an insert must have, or find the mistake in its arguments."""
         key, result = self.path_of(operation.key), outcome.result
         slots = None if operation.slots is None else self.ownership.resolve(operation.slots)
         if not self.retains:
@@ -226,7 +226,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def _make_room(self, plan: InsertPlan) -> None:
-        """Find what a cache evicts that takes its memory by itself, and whether that is enough."""
+        """Find the pages that go where a cache takes its memory by itself, and whether they are enough."""
         cache = self.cache
         missing = 0 if cache.room is None else len(cache.pages) + len(plan.new) - cache.room
         if missing > 0 and plan.new:
@@ -242,7 +242,7 @@ class CacheModel(CallersPools, EvictionModel):
         return self.tracks.callers_slot(operation.state)
 
     def _wrong_insert(self, key: Path, slots: Sequence[int] | None, state: int | None) -> Misuse | None:
-        """Return what is wrong with the slots, whoever owns them (R1), or with the key of a state (M1)."""
+        """Return the mistake in the slots, regardless of their owners (R1), or in the key of a state (M1)."""
         what = self._wrong_slots(key, slots)
         if what:
             return Misuse("a bad insert is refused", "R1", ("ValueError",), name=what)
@@ -336,7 +336,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- reset and looks -----------------------------------------------------------------------------------
 
     def read_reset(self, operation: Reset, outcome: Outcome) -> SeenReset:
-        """Read what went back, of all that there is."""
+        """Read the calls that gave memory back, next to all slots and states of the cache."""
         states, calls = self.cache.states, ("free", "free_state")
         return SeenReset(
             outcome.result,

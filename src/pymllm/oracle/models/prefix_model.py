@@ -21,7 +21,7 @@ from pymllm.history.operations import Key, Token
 
 
 class Space(NamedTuple):
-    """What keys must share before their tokens are compared (K1)."""
+    """The parts that keys must share before their tokens are compared (K1)."""
 
     extra_key: str | int | None = None
     width: int = 1
@@ -79,7 +79,7 @@ def path_of_key(key: Key) -> Path:
 
 @dataclass(slots=True)
 class Page:
-    """What the cache holds for the last page of a path."""
+    """The cache's record of the last page of a path."""
 
     slots: tuple[int, ...]
     alive: bool  # no tombstone; always so without a window
@@ -109,7 +109,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a match must return, and how long it would be if dead windows did not matter."""
+    """The result that a match must return, and its length if dead windows did not matter."""
 
     path: Path
     slots: tuple[int, ...]
@@ -118,7 +118,7 @@ class Found:
 
 @dataclass(slots=True)
 class InsertPlan:
-    """What an insert must do; nothing of it has happened yet."""
+    """The effects that an insert must have; none of them has happened yet."""
 
     path: Path
     prefix_len: int  # tokens that are cached before the call, dead ones included

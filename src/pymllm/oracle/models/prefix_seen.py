@@ -1,4 +1,4 @@
-"""What is read of the outcomes of a prefix cache: calls of pools and callbacks, and what they took."""
+"""The outcomes of a prefix cache as they are read: calls of pools and callbacks, and all that they took."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ class SeenInsert(Seen):
 
     @property
     def involves_tombstones(self) -> bool:
-        """Whether S7 decides who owns what, and not R4 alone."""
+        """Whether S7 decides the owners of slots, and not R4 alone."""
         return not self.is_followed and (self.plan.refused or not self.plan.is_alive)
 
 
 @dataclass(slots=True, eq=False)
 class Returned:
-    """What went back to a pool, as cached pages: those that are nobody else's, nor twice, nor in part."""
+    """The cached pages that went back to a pool rightly: not another owner's, nor twice, nor in part."""
 
     pages: frozenset[Path]
     twice: Sequence[int]
@@ -208,7 +208,7 @@ class SeenTracks(Seen):
 
 
 def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int] = ()) -> Odd:
-    """Say how what was taken differs from everything that may be taken in the order that is claimed.
+    """Say how an eviction differs from all evictions that the claimed order allows.
 
     ``first`` has how many tokens may go before windows are asked for, where they are.
     """

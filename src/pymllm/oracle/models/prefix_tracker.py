@@ -1,4 +1,4 @@
-"""What is known of a prefix cache and of the pools below it, whatever is done with them."""
+"""The known state of a prefix cache and of the pools below it, independent of any operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymllm.oracle.models.slot_ownership import SlotOwnership, TrackOwnership
 
 
 class PrefixTracker(KindModel):
-    """Who has what, page by page and slot by slot, and every size; classes that follow operations add these.
+    """The owner of each page and slot, and every size; derived classes add the operations that they follow.
 
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
     ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
@@ -87,7 +87,7 @@ class PrefixTracker(KindModel):
         return self._whole_pages("capacity") // self.page_size
 
     def _rank_of_policy(self) -> Rank | None:
-        """Return what its leaves are ordered by, where that is claimed, and is not recency alone."""
+        """Return the rank that orders leaves, where a claim promises an order other than recency alone."""
         policy = self.config.get("policy", "lru")
         if "exact_lru" in self.claims and policy != "lru":
             raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
@@ -146,7 +146,7 @@ class PrefixTracker(KindModel):
 
     @property
     def can_follow_evictions(self) -> bool:
-        """Whether it can be told what an eviction took: by its order, or by what the pool sees."""
+        """Whether the pages that an eviction took can be told, by its order or by the calls of the pool."""
         tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
         return tells_victims or self.has_order or not self.retains
 
@@ -214,7 +214,7 @@ class PrefixTracker(KindModel):
         self.fault = operation
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget the fault that this operation was to meet, and remember what was told."""
+        """Forget the fault that this operation was to meet, and remember the sizes that were told."""
         self.told = told
         if self.fault is not None and not isinstance(operation, Fault):
             self.fault = None

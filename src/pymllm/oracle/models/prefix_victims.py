@@ -1,4 +1,4 @@
-"""What an eviction may take: in a strict order a few sets of pages, otherwise no more than needed."""
+"""The pages that an eviction may take: in a strict order a few sets, otherwise no more than needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def never_cut(path: Path) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an eviction takes."""
+    """The pages, windows and states that an eviction takes."""
 
     removed: tuple[Path, ...]  # in order of removal
     tombstoned: frozenset[Path]  # pages that stay without their window KV
@@ -54,7 +54,7 @@ def plan_evictions(
 
 
 def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[Path, ...]:
-    """Return the pages that make room for so many below what a path has cached, which is held meanwhile.
+    """Return the pages to evict for ``pages`` more below the cached part of a path, which is held meanwhile.
 
     They go one by one, in the order of evictions; where there are too few of them, all that may go.
     """

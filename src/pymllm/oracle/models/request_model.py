@@ -25,7 +25,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a commit comes to: blocks that get a state, blocks that lose theirs, blocks that get none."""
+    """The result of a commit: blocks that get a state, blocks that lose theirs, blocks that get none."""
 
     new: tuple[int, ...]
     victims: tuple[int, ...]
@@ -90,7 +90,7 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a request registers of the whole blocks that it has computed (C3)."""
+    """The blocks that a request registers, out of the whole blocks that it has computed (C3)."""
 
     request: ServedRequest
     made: list[Registration]
@@ -208,7 +208,7 @@ class RequestModel:
         return next(usable, 0) * self.block_size
 
     def missing(self, request: ServedRequest) -> int:
-        """Count the blocks that a request needs for what it computes next, and does not have."""
+        """Count the blocks that a request lacks for its next computation."""
         return max(0, self.blocks_for(request.stop) - len(request.blocks))
 
     def evict(self, victims: Sequence[int]) -> None:
@@ -272,7 +272,7 @@ class RequestModel:
         return offers
 
     def register(self, offers: Iterable[Offer]) -> None:
-        """Register blocks; those whose hash was another's stay without one, and what follows them."""
+        """Register blocks; a block with the hash of another stays without, like the blocks behind it."""
         for offer in offers:
             request = offer.request
             # Less than it shares, while it computes that again.
@@ -305,7 +305,7 @@ class RequestModel:
         return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
-        """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
+        """Move a request past the tokens that it has computed; a request that samples gets ``token``."""
         is_sampled = request.is_at_its_end
         request.computed, request.skip, request.chunk = request.stop, 0, 0
         if is_sampled:

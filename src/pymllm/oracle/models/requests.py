@@ -137,7 +137,7 @@ class SeenStep(SeenContext):
 
     @cached_property
     def offers(self) -> list[Offer]:
-        """What must be registered; a step that failed may have registered nothing."""
+        """The registrations that must be made; a step that failed may have made none."""
         if self.result.error and not self.result.registered:
             return []
         rows = [(request, run.blocks) for request, run in self.runs]
@@ -156,7 +156,7 @@ class SeenStep(SeenContext):
 
     @cached_property
     def wanted(self) -> list[int]:
-        """The blocks whose states it leaves, and whose hashes they have."""
+        """The blocks with hashes for which the step leaves states, by priority."""
         known = self.context.blocks.hash_of
         return [it for it in priority(self.leaving) if it in known or it in self.registered]
 
@@ -306,7 +306,7 @@ class RequestsModel(KindModel):
             self._follow_chunk(seen)
 
     def read_schedule_chunk(self, operation: ScheduleChunk, outcome: Outcome) -> SeenContext:
-        """Read what a request is given for its next chunk, which must wait for it."""
+        """Read the blocks that a request gets for its next chunk; the request must be waiting."""
         request = self._find(operation.request)
         checks = (
             (_NO_CHUNK, request is None),
@@ -383,7 +383,7 @@ class RequestsModel(KindModel):
     # -- steps, failures -----------------------------------------------------------------------------------
 
     def read_run_step(self, operation: RunStep, outcome: Outcome) -> SeenContext:
-        """Read what a step did, in which nobody may have been in one that failed."""
+        """Read the outcome of a step, in which no request of an earlier failed step may take part."""
         context, result = self.context, outcome.result
         decoding, chunks = context.of(DECODE), context.of(PREFILL)
         if not _are_tokens(operation.next_tokens):
@@ -412,7 +412,7 @@ class RequestsModel(KindModel):
         return seen
 
     def follow_run_step(self, step: int, operation: RunStep, seen: SeenStep) -> None:
-        """Take over what was computed; of a step that failed once it had begun, nothing but what it says."""
+        """Take over the results of a step; of a step that failed midway, only the results that it reports."""
         if seen.fate not in (DONE, CUT_SHORT):
             return
         context, ran, tokens = self.context, seen.result, operation.next_tokens

@@ -79,7 +79,7 @@ class RowModel(KindModel):
         return {"size": self.max_reqs, "available_size": self.max_reqs - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever the table holds that nobody has put there."""
+        """Suspect an operation in any content of the table that no known operation has put there."""
         self.table.suspect(law)
 
     def has_entry(self, cell: Cell) -> bool:

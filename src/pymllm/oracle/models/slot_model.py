@@ -1,4 +1,4 @@
-"""What a slot pool may do, on plain sets of pages: obvious rather than fast.
+"""The permitted behaviour of a slot pool, on plain sets of pages: obvious rather than fast.
 
 A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
 back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
@@ -15,7 +15,7 @@ _SHOWN = 200
 
 
 class Remainder(Set[int]):
-    """What is free of many: a range but for those gone, a set that is kept; it costs what was taken."""
+    """The free numbers of a range: a set of the numbers gone is kept, and alone costs memory."""
 
     __slots__ = ("gone", "whole")
 

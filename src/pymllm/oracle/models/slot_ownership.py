@@ -1,4 +1,4 @@
-"""Who owns each slot and track slot under a prefix cache, and what was written into them (R4, M7, E1)."""
+"""The owner and the contents of each slot and track slot under a prefix cache (R4, M7, E1)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Owner(Enum):
 
 
 class SlotOwnership:
-    """Every slot with its one owner, its SWA half, and what was written into both.
+    """Every slot with its one owner, its SWA half, and the contents written into both.
 
     The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
     that belong to nobody.
@@ -197,7 +197,7 @@ class SlotOwnership:
             self.full.take(pages)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Return the pages of these slots to the pool, whoever had them, with what is left of halves."""
+        """Return the pages of these slots to the pool, from any owner, with the halves that are left."""
         if self.pool is None:
             return
         pages = self._pages_of(slots)
@@ -249,7 +249,7 @@ class SlotOwnership:
 
 
 class TrackOwnership:
-    """Every track slot, whatever its number, with its one owner; the cache owns ``ends``."""
+    """Every track slot, of any number, with its one owner; the cache owns ``ends``."""
 
     def __init__(self, size: int, ends: StateEnds) -> None:
         self.size, self.ends = size, ends
@@ -269,7 +269,7 @@ class TrackOwnership:
         return {"available_track_slots": self.room()}
 
     def place(self, slot: int) -> Path | None:
-        """Return the prefix at whose end the cache has a track slot; ``None`` where it has it nowhere."""
+        """Return the prefix at the end of which the cache has a track slot; ``None`` if there is none."""
         return next((path for path, here in self.ends.slots.items() if here == slot), None)
 
     def owner(self, slot: int) -> Owner:

@@ -90,7 +90,7 @@ class StatePoolModel(KindModel):
         return {"max_track_slots": count, "available_track_slots": count - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever any layer holds that nobody has put there."""
+        """Suspect an operation in any content of a layer that no known operation has put there."""
         for states in self._states:
             states.suspect(law)
 
