@@ -1,4 +1,4 @@
-"""What a judge has seen: how often each law was really tested, and which coverage goals were met."""
+"""The evidence of a judge: how often each law was really tested, and which coverage goals were met."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Evidence:
         self.done: Counter[str] = Counter()
 
     def meet(self, goal: str, met: object = True) -> None:
-        """Count a coverage goal, if it was met; a `ValueError` where nobody has registered it."""
+        """Count a coverage goal if it was met; raise `ValueError` for an unregistered goal."""
         if met:
             self.reached[goal] += 1
 

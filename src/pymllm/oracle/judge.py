@@ -102,7 +102,7 @@ _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 
 
 class _Plan:
-    """What there is to do for operations of one class, looked up once."""
+    """The work that operations of one class need, looked up once."""
 
     __slots__ = ("answer", "counts", "fates", "follow", "is_new", "is_test", "law", "read", "sizes")
 
@@ -348,7 +348,7 @@ class Judge(Generic[ModelT]):
         observed: object,
         can_follow: bool = True,
     ) -> None:
-        """Say that a law is broken, unless that is known, and what was seen can and is to count as right."""
+        """Report a broken law, unless the violation is known, can be followed and is to count as right."""
         try:
             self.evidence.refuse(law, what, expected, observed)
         except InvariantViolation as violation:
@@ -373,7 +373,7 @@ class Judge(Generic[ModelT]):
         now: Mapping[str, int],
         found: Mapping[str, int],
     ) -> None:
-        """Test the sizes that were told against those that the model knows now."""
+        """Compare the sizes that were told with the sizes that the model knows now."""
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so

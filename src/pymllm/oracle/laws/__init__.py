@@ -99,7 +99,10 @@ def _ids_of_audits(kind: str) -> dict[str, None]:
 
 
 def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
-    """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
+    """Return a complaint about the first law that a walk from inside names and the kind lacks.
+
+    Nobody could say what a finding under such a law means.
+    """
     known = _ids_of_audits(kind)
     unknown = next((law for law in named if law not in known), None)
     if unknown is None:

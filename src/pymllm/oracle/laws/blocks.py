@@ -698,7 +698,7 @@ def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: S
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
 def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Compare what it saw in its last call, and demand that its own call was turned away.
+    """Compare the sizes that the observer saw in its last call, and demand that its own call was refused.
 
     Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An
     error of its own may have kept them from being written.
@@ -876,14 +876,14 @@ def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks)
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="blocks")
 def _a_reset_tells_nobody(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Found:
-    """Demand that nobody is told; that tests something where something is taken away."""
+    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
     if seen.effects:
         return _nobody_is_told(before, operation, seen)
     return True if before.blocks.held else None
 
 
 def _wrong_view(before: BlocksModel, *views: tuple[str, object, object]) -> Broken | None:
-    """Return the first view that is wrong; what was to leave it alone is blamed before its own law."""
+    """Return the first view that is wrong; a suspected operation is blamed before the view's own law."""
     for view, expected, observed in views:
         if expected != observed:
             return Broken(view, expected, observed, before.suspected)

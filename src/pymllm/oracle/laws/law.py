@@ -31,7 +31,7 @@ _HEADING = re.compile(r"^(\w+)\n-+\n", flags=re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is wrong, and whose law it breaks where that is not the check's own; as a truth it is false."""
+    """A wrong finding, with the law that is broken if not the check's own; its truth value is false."""
 
     what: str
     expected: object
@@ -43,7 +43,7 @@ class Broken:
 
 
 class LeftOut(enum.Enum):
-    """What a check finds where an implementation leaves out what could be looked at."""
+    """The finding of a check where an implementation leaves out the part to look at."""
 
     LEFT_OUT = enum.auto()
 
@@ -79,7 +79,7 @@ CheckT = TypeVar("CheckT", bound=Check)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation asks for, and whose law it is.
+    """The answer that an operation asks for, and the law that another answer breaks.
 
     - ``answer``: What it must answer with where it was done; ``None`` where a law looks at that itself.
     - ``law``: The law that another answer breaks; of several the first that is claimed.
@@ -195,7 +195,7 @@ class Law:
 
     @property
     def sentence(self) -> str:
-        """What it demands in a few words, such as stand in tables: the text's first line."""
+        """The law's demand in a few words for tables: the first line of its text."""
         line = self.text.partition("\n")[0].removesuffix(".")
         return line if line[1].isupper() else line[0].lower() + line[1:]
 
@@ -206,7 +206,7 @@ class Law:
 
     @property
     def demands(self) -> str:
-        """What an implementation must do, without the sentence: Markdown."""
+        """The demands on an implementation, without the sentence: Markdown."""
         return _HEADING.split(self.text)[0].partition("\n")[2].strip()
 
     @property
@@ -225,7 +225,7 @@ class Law:
 
     @property
     def about(self) -> str:
-        """What it is about: kinds, each with what it takes there. Markdown."""
+        """The kinds that the law is about, each with the capabilities needed there: Markdown."""
         told = []
         for kind in self.kinds:
             needs = sorted(self.needs_in.get(kind, ()))

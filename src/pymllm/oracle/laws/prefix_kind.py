@@ -1,4 +1,4 @@
-"""How laws are put to prefix caches: in which order, what each operation asks for, and what it meets."""
+"""The laws' use on prefix caches: their order, the answer due to each operation, and the goals met."""
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ def _met_by_malformed(model: CacheModel, operation: Malformed, seen: Seen) -> Me
 
 
 def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
-    """Return what tells whose law another answer breaks: X2 where a call was let fail."""
+    """Return a function that finds the law which a wrong answer breaks: X2 where a call was let fail."""
 
     def tell(before: CacheModel, operation: object, seen: Seen) -> str:
         return law if before.fault is None or isinstance(seen.result, answer) else "X2"
@@ -402,7 +402,7 @@ def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
 
 
 def _law_of_size(law: str, name: str) -> str:
-    """Return the law that a wrong size breaks after an operation whose own law this is."""
+    """Return the law that a wrong size breaks after an operation with this law."""
     if name.endswith("available_size"):
         return "A7 A2" if name.startswith("swa") else "A2"
     if name == "available_track_slots":

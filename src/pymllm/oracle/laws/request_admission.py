@@ -1,4 +1,4 @@
-"""How laws look at requests between two steps: what they are given, how they stand, what goes with them."""
+"""Checks of requests between two steps: the blocks they get, where they stand, and the blocks they lose."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from pymllm.oracle.models.requests import (
 @blocks_partition_the_pool.on(RunStep, fate=CUT_SHORT, kinds="requests")
 @unreferenced_blocks_lose_their_slots.on(Inspect, Fault, kinds="requests")
 def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Compare the blocks that were deregistered or became free with those that must be, each once."""
+    """Compare the blocks told as deregistered or freed with the blocks that must be, each told once."""
     others = [effect.call for effect in seen.effects if effect.call != "callback"]
     if others:
         return Broken("effects", "callbacks alone", others)
@@ -92,7 +92,7 @@ def _states_go(before: RequestsModel, seen: SeenContext) -> bool:
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="requests")
 def _a_reset_tells_nobody(before: RequestsModel, operation: Reset, seen: SeenContext) -> Found:
-    """Demand that nobody is told; that tests something where something is taken away."""
+    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
     if seen.effects:
         return Broken("effects of a reset", "none", seen.effects)
     return True if before.context.served or before.context.blocks.hash_of else None
@@ -175,7 +175,7 @@ def _its_row_has_what_it_needs(before: RequestsModel, operation: Operation, seen
 
 
 def has_its_row(request: ServedRequest, blocks: Sequence[int], missing: int) -> Found:
-    """Demand of a row that it goes on with so many blocks behind those that a request has."""
+    """Demand that a row holds the request's blocks, and behind them as many more as are missing."""
     had = tuple(request.blocks)
     if blocks[: len(had)] != had:
         return Broken(f"first blocks of request {request.step}", had, blocks[: len(had)])
@@ -224,7 +224,7 @@ def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: 
 
 
 def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView) -> Found:
-    """Compare what a request has in its whole blocks and in its live state with a cold run.
+    """Compare the whole blocks and the live state of a request with a cold run.
 
     Nothing is known of one whose step failed.
     """

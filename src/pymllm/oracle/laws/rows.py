@@ -70,7 +70,7 @@ def _the_table_has_its_form(before: RowModel, operation: ReadRows, seen: SeenCel
 
 @rows_are_handed_out_but_row_0.on(AllocRows, fate=NO_ROOM)
 def _no_rows_are_handed_out(before: RowModel, operation: AllocRows, seen: Seen) -> Found:
-    """Demand of who claims no pool what X4 demands of all others."""
+    """Demand of implementations without the claim of a pool the answer that X4 demands of all others."""
     return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
 
 

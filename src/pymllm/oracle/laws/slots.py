@@ -421,7 +421,7 @@ def _slots_of(pages: list[int], size: int) -> list[int]:
 
 
 def _is_their_turn(before: SlotModel, what: str, model: PageModel, pages: list[int]) -> Found:
-    """Tell whether it is the turn of free pages; if not, the law of what may have spoilt it is blamed."""
+    """Tell whether free pages came in turn; if not, blame the law that may have spoilt their order."""
     count, suspect = len(pages), before.order_suspect
     if not pages:
         return None

@@ -253,7 +253,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 def _what_may_go_and_what_may_not_is_all_that_lives(
     before: CacheModel, operation: Evict, seen: SeenEvict
 ) -> Found:
-    """Compare the sum of both sizes, of which nobody else says what they are."""
+    """Compare the sum of both sizes with the tokens alive, as no other check knows these sizes."""
     names = ("swa_evictable_size", "swa_protected_size")
     if not before.follows_windows or seen.taken is None or not all(name in seen.sizes for name in names):
         return None
