@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Block:
-    """What is known of a block; it is cached while it has a hash, and nobody refers to it."""
+    """The record of a block, which is cached while it has a hash and no references."""
 
     refs: int = 0
     used: int = 0

@@ -48,7 +48,7 @@ class PageCache:
         return known
 
     def evict(self, count: int) -> list[int]:
-        """Give up leaves that nobody holds, until so many slots are free; return them."""
+        """Give up leaves without holds until ``count`` slots are free, and return these slots."""
         gone: list[int] = []
         while len(gone) < count:
             inner = {prefix[: -self.page_size] for prefix in self.pages}

@@ -23,7 +23,7 @@ class PageList:
         return pages
 
     def give_back(self, pages: list[int]) -> None:
-        """Take pages back; `KeyError` where nobody has one of them, or one is named twice."""
+        """Take pages back; raise `KeyError` if a page is not taken or is named twice."""
         if len(self.taken.intersection(pages)) < len(pages):
             raise KeyError(f"not all of {pages} can be given back")
         self.taken.difference_update(pages)

@@ -64,7 +64,7 @@ def _section(command: click.Command, parent: click.Context, level: int = 2) -> s
 
 
 def _text(help_text: str) -> str:
-    """Paragraphs as click has them; those that it leaves as they are become blocks of code."""
+    """Turn click's paragraphs into Markdown; paragraphs that click never wraps become blocks of code."""
     blocks = []
     for block in help_text.split("\n\n"):
         is_as_it_is = block.startswith("\b\n")

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: made pages, links out of ``docs``, ids, navigation."""
+"""The hooks that MkDocs calls while building the site: made pages, links out of ``docs``, ids, navigation."""
 
 from __future__ import annotations
 

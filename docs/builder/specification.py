@@ -47,7 +47,7 @@ def make_page(text: str) -> str:
 
 
 def _kinds() -> str:
-    """Return what configurations of each kind hold, and what its implementations can claim."""
+    """Return the keys of each kind's configurations, and the claims that its implementations can make."""
     parts = []
     for kind, keys in CONFIG_KEYS.items():
         claims = ", ".join(f"`{name}`" for name, one in CLAIMS.items() if kind in one.kinds.split())

@@ -142,7 +142,7 @@ class StrictCache(PageCache):
             raise errors[0]
 
     def call_back(self, number):
-        """Tell whoever listens that a page has left; what they ask from inside is refused."""
+        """Tell the listener that a page has left; a request from inside the callback is refused."""
         self.is_calling_back, note = True, ""
         if self.strikes("reenter"):
             note = self.result(0, {"op": "match", "key": {"tokens": [1]}}).get("error", "")

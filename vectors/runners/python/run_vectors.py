@@ -18,7 +18,7 @@ PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|\b0\b|-?\b[1-9][0
 
 
 class Refused(Exception):
-    """What was given makes no sense."""
+    """The refusal of an input that makes no sense."""
 
 
 def read_object(place, text, *fields):
@@ -108,7 +108,7 @@ def are_new(expected, seen):
 
 
 def are_calls(calls, inside, seen):
-    """Whether calls are as many as expected, or of the slots that are, and callbacks saw what they must."""
+    """Tell whether calls match in number or in slots, and callbacks saw the sizes that they must."""
     names = [get(it, "call") for it in seen]
     for name, value in calls.items():
         if isinstance(value, dict):
@@ -162,7 +162,7 @@ def make(vector, kind):
 
 
 def play(vector, cache):
-    """What becomes of a vector: passed, failed, other way or skipped; and why it failed, or was skipped."""
+    """Return the fate of a vector: passed, failed, other way or skipped, with the reason, if there is one."""
     given = []
     for number, step in enumerate(items_of(vector, "steps"), 1):
         op, expected = resolve(step["op"], given), resolve(step["expect"], given)
