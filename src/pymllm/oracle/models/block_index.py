@@ -1,4 +1,4 @@
-"""An index of who has which blocks as specified: what its events have said, and what a search may find.
+"""The specified index of each worker's blocks: the state after its events, and what a search may find.
 
 What a worker has is what its events have stored and not removed. A block below one that was removed is of
 no use for the time being, and an index may forget it: it is *unsure* until it is stored again, or found.
@@ -51,7 +51,7 @@ class Worker:
 
 
 class Bounds(NamedTuple):
-    """How many leading blocks an answer may have."""
+    """The bounds on the number of leading blocks in an answer."""
 
     least: int
     most: int
@@ -103,7 +103,7 @@ class IndexModel(KindModel):
     # -- what is known -------------------------------------------------------------------------------------
 
     def space(self, worker: int) -> int:
-        """Return whose hashes a worker uses: its own, or those of all."""
+        """Return the space of a worker's hashes: its own, or the space that all workers share."""
         return worker if self.has_own_hashes else -1
 
     def child(self, worker: int, parent: int | None, tokens: int) -> int | None:
@@ -150,7 +150,7 @@ class IndexModel(KindModel):
         return False
 
     def below(self, worker: int, hash: int) -> Iterator[int]:
-        """Yield what a worker has below a block, at any depth, gaps or not."""
+        """Yield the blocks that a worker has below a block, at any depth, with or without gaps."""
         for child in self._children.get((self.space(worker), hash), {}).values():
             if self.has(worker, child):
                 yield child
@@ -175,7 +175,7 @@ class IndexModel(KindModel):
         return SeenStore(outcome.result, fate, fresh=fresh, is_joined=is_joined)
 
     def _name(self, operation: StoreBlocks) -> None:
-        """Let each hash stand for its place, and for no other; `ProgramError` where it does so already."""
+        """Let each hash stand for its place; raise `ProgramError` if the hash or the place is taken."""
         space, parent = self.space(operation.worker), operation.parent
         named = {}
         for hash, tokens in operation.blocks:
@@ -211,7 +211,7 @@ class IndexModel(KindModel):
         self._tell(operation.worker, law, hashes)
 
     def read_remove_blocks(self, operation: RemoveBlocks, outcome: Outcome) -> Seen:
-        """Read what a worker removes, some of which it may not have."""
+        """Read the blocks that a worker removes, including blocks that the worker may not have."""
         worker, hashes = operation.worker, operation.hashes
         _demand_numbers(worker, *hashes)
         there = [hash for hash in dict.fromkeys(hashes) if self.has(worker, hash)]
@@ -220,7 +220,7 @@ class IndexModel(KindModel):
         return SeenRemoval(outcome.result, DONE if is_whole else MISSING, there=there, is_inner=is_inner)
 
     def follow_remove_blocks(self, step: int, operation: RemoveBlocks, seen: SeenRemoval) -> None:
-        """Take the blocks from the worker; what stands below them is cut off."""
+        """Take the blocks from the worker; the blocks below them are cut off."""
         worker = self.workers.setdefault(operation.worker, Worker())
         for hash in seen.there:
             worker.sure.discard(hash)
@@ -272,7 +272,7 @@ class IndexModel(KindModel):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def read_find_blocks(self, operation: FindBlocks, outcome: Outcome) -> Seen:
-        """Read who was found with how many blocks, and how many these may be."""
+        """Read the workers that were found with their numbers of blocks, and the bounds of these numbers."""
         _demand_numbers(*operation.tokens)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()
         paths = {worker: self._path(worker, operation.tokens) for worker in self.workers}
@@ -315,7 +315,7 @@ class IndexModel(KindModel):
 
 
 def _demand_numbers(*numbers: int) -> None:
-    """Refuse a program whose workers or hashes are no numbers of 63 bits."""
+    """Refuse a program with workers or hashes that are no numbers of 63 bits."""
     for number in numbers:
         if not 0 <= number < _LIMIT:
             raise ProgramError(f"{number} is neither a worker nor a hash; both are 0 to 2**63 - 1")

@@ -149,7 +149,7 @@ class SeenStates(SeenBlocks):
 
 
 class BlocksModel(KindModel):
-    """Follows blocks, slots and states; what an allocator may choose is told to it.
+    """The model of blocks, slots and states, which is told the choices left to an allocator.
 
     The configuration has ``blocks`` beside the dummy, ``policy`` (``lru``, ``release`` or ``ref_zero``), and
     ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates`
@@ -201,7 +201,7 @@ class BlocksModel(KindModel):
         return self.slots
 
     def cells(self) -> BlockStates:
-        """Return what stands in the states; `ProgramError` if there are none."""
+        """Return the contents of the states; raise `ProgramError` if cached states are not claimed."""
         if self.states is None:
             raise ProgramError("cached states are not claimed")
         return self.states
@@ -231,7 +231,7 @@ class BlocksModel(KindModel):
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenBlocks:
-        """Return an outcome of what must be refused."""
+        """Return the reading of an operation that must be refused."""
         return SeenBlocks(outcome.result, REFUSED, wrong)
 
     def _named(
@@ -245,13 +245,13 @@ class BlocksModel(KindModel):
         return [Misuse(fault, law, errors, _NEEDED.get(fault, "refuses_foreign")) for fault in faults]
 
     def is_outside(self, blocks: Sequence[int]) -> bool:
-        """Tell whether a block is neither one of the pool nor the dummy."""
+        """Tell whether any block lies outside of the pool and is not the dummy."""
         return any(block not in range(self.blocks.usable + 1) for block in blocks)
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> SeenBlocks:
-        """Read what is to happen in the next operation."""
+        """Read the fault that is to happen in the next operation."""
         if operation.call not in ("callback", "reenter") or operation.nth < 1:
             raise ProgramError(
                 f"{operation}: of blocks only a callback can raise or re-enter, from the first on"
@@ -265,7 +265,7 @@ class BlocksModel(KindModel):
     # -- blocks --------------------------------------------------------------------------------------------
 
     def read_alloc_blocks(self, operation: AllocBlocks, outcome: Outcome) -> SeenLoss:
-        """Read who was told to go for an allocation."""
+        """Read the blocks that were told as evicted for an allocation."""
         count, blocks = operation.count, self.blocks
         if count < 0:
             raise ProgramError(f"a number of blocks is not negative, got {count}: use Malformed")
@@ -356,7 +356,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_release_blocks(self, step: int, operation: ReleaseBlocks, seen: SeenLoss) -> None:
-        """Take references away, with what goes then."""
+        """Take references away, along with the blocks that go then."""
         self.blocks.release(seen.blocks)
         self._follow_loss(seen)
 
@@ -386,7 +386,7 @@ class BlocksModel(KindModel):
         return SeenRegistration(outcome.result, DONE, (), blocks, 0, made)
 
     def follow_register_blocks(self, step: int, operation: RegisterBlocks, seen: SeenRegistration) -> None:
-        """Register what may be."""
+        """Register the blocks that may be registered."""
         self.blocks.register(seen.made)
         self._leave_traces("C3")
 
@@ -426,7 +426,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_alloc_slots(self, step: int, operation: AllocSlots, seen: SeenSlots) -> None:
-        """Give slots to blocks, and take them from those whose turn it is; or let a failure be suspect."""
+        """Give slots to blocks, and take them from the blocks in turn; or make a failure suspect."""
         if seen.fate == NO_SLOTS:
             self._leave_traces("C5", "C5")
             return
@@ -438,7 +438,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C6" if seen.turn else "C2")
 
     def read_evict_slots(self, operation: EvictSlots, outcome: Outcome) -> SeenSlots:
-        """Read which slots a caller gets, and whose turn it is."""
+        """Read the slots that a caller gets, and the blocks in turn to lose theirs."""
         slots, count = self.slotted(), operation.count
         if count < 0:
             raise ProgramError(f"a number of slots is not negative, got {count}: use Malformed")
@@ -590,7 +590,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_read_states(self, step: int, operation: ReadStates | ReadLive, seen: SeenStates) -> None:
-        """Know what stands there."""
+        """Settle the cells on the contents that were read."""
         assert seen.cells is not None
         seen.cells.settle(seen.read)
 
@@ -599,14 +599,14 @@ class BlocksModel(KindModel):
     # -- everything at once --------------------------------------------------------------------------------
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenBlocks) -> None:
-        """Know that all is well, and how it looks while it is new."""
+        """Clear all suspicion after a look, and keep the views of an unused allocator."""
         if not self._was_used:
             self.fresh = seen.result
         self.untested.clear()
         self.suspected = ""
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenBlocks) -> None:
-        """Make everything what it was at first."""
+        """Return everything to its initial state."""
         self.blocks.reset()
         if self.slots is not None:
             self.slots.reset()

@@ -67,7 +67,7 @@ class SeenUndone(Seen):
 
 
 class KindModel:
-    """Follows what an implementation of one kind was told to do; nothing is judged here.
+    """The model that follows the operations of an implementation of one kind; nothing is judged here.
 
     For each operation a subclass has ``read_<operation>``, which makes of an outcome what laws look at
     (`Seen`) and raises `ProgramError` where it has no meaning, and ``follow_<operation>``, which changes the
@@ -102,7 +102,7 @@ class KindModel:
         """Note the law of an operation that must have changed nothing beyond the parts that it named."""
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Follow what was refused: nothing has changed, and what differs from now on was changed by it."""
+        """Follow a refused operation: nothing has changed, and any later difference is its fault."""
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
 
@@ -111,7 +111,7 @@ class KindModel:
         return False
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget what concerned the operation at hand alone, also one that an adapter does not know.
+        """Forget all that concerned only the operation at hand, even an operation unknown to the adapter.
 
         ``told`` are the sizes afterwards, as the implementation tells them.
         """
@@ -123,7 +123,7 @@ class KindModel:
         return Seen(outcome.result)
 
     def read_malformed(self, operation: Malformed, outcome: Outcome) -> Seen:
-        """Read what became of a call that no caller may make."""
+        """Read the outcome of a call that no caller may make."""
         wrong = Misuse(
             "a malformed call is refused",
             self.malformed_law,
@@ -138,7 +138,7 @@ class KindModel:
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> Seen:
-        """Return an outcome of what must be refused."""
+        """Return the reading of an operation that must be refused."""
         return Seen(outcome.result, REFUSED, wrong)
 
     # -- arguments -----------------------------------------------------------------------------------------

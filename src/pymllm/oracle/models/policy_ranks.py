@@ -33,5 +33,5 @@ def find_rank(policy: object) -> Rank | None:
 
 
 def known_policies() -> str:
-    """Name every policy whose order is judged, to be read."""
+    """Return the names of all policies with a judged order, as text for messages."""
     return ", ".join(name for name in (*POLICY_RANKS, *_OF_OTHERS) if find_rank(name))

@@ -51,7 +51,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- match and hash ------------------------------------------------------------------------------------
 
     def read_match(self, operation: Match, outcome: Outcome) -> SeenMatch:
-        """Find what a match must return."""
+        """Find the result that a match must return."""
         key = self.path_of(operation.key)
         found = self.cache.find(key)
         is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
@@ -82,7 +82,7 @@ class CacheModel(CallersPools, EvictionModel):
         self._remember_hashes(seen.handle.path, seen.result.digests)
 
     def _remember_hashes(self, path: Path, digests: Sequence[str]) -> None:
-        """Note what the last pages of a path were told to hash to, where nothing else determines it."""
+        """Note the told hashes of the last pages of a path, where nothing else determines them."""
         if "digests" not in self.claims and digests:
             self.hashes.update(zip(self.cache.page_ends(path)[-len(digests) :], digests, strict=True))
 
@@ -125,7 +125,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def follow_lock(self, step: int, operation: Lock, seen: SeenNode) -> None:
-        """Count a hold; one of the root holds nothing."""
+        """Count a hold; a hold of the root keeps nothing."""
         self._handles[step], self._given[step] = seen.handle, seen.token
         path, hold = seen.handle.path, seen.hold
         if path.tokens and hold is not None:
@@ -286,14 +286,14 @@ class CacheModel(CallersPools, EvictionModel):
         return any(self.ownership.has_half(slots[0]) != half for slots, half in needed.items())
 
     def _hides_refusal(self, seen: SeenInsert) -> bool:
-        """Tell whether only what a call that was let fail should have taken is missing (X2)."""
+        """Tell whether the only missing effects are those of a call that was let fail (X2)."""
         plan, calls = seen.plan, seen.calls
         is_part = set(calls.freed) <= set(plan.displaced) and calls.moves.items() <= plan.moves.items()
         lacks = {"move_swa": calls.moves != plan.moves, "free": len(calls.freed) < len(plan.displaced)}
         return is_part and any(lacks[call] and self.may_hide(call, calls.names) for call in lacks)
 
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
-        """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
+        """Adopt, revive and give back slots; if the pool refused a call, moved halves stay moved."""
         ownership, plan = self.ownership, seen.plan
         if seen.fate == NO_ROOM:
             return
@@ -349,7 +349,7 @@ class CacheModel(CallersPools, EvictionModel):
         )
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenReset) -> None:
-        """Forget everything; what a failing call did not take is the caller's."""
+        """Forget everything; slots that a failing call did not take are the caller's."""
         self.cache.reset()
         if self.tracks is not None:
             self.tracks.disown(set(seen.states) - set(seen.calls.states))
@@ -379,6 +379,6 @@ class CacheModel(CallersPools, EvictionModel):
 
 
 def whole_moves(seen: SeenInsert) -> dict[Path, dict[int, int]]:
-    """Return the pages whose halves have all moved when the pool refused a call."""
+    """Return the pages that had all halves moved when the pool refused a call, with the moves."""
     moved = seen.calls.moves.keys()
     return {end: moves for end, moves in seen.plan.moved.items() if moves.keys() <= moved}

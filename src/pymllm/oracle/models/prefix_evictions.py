@@ -136,7 +136,7 @@ class EvictionModel(PrefixTracker):
 
     @staticmethod
     def _states_of(tracks: TrackOwnership, slots: Sequence[int]) -> Returned:
-        """Return the prefixes whose states track slots held that went back to their pool."""
+        """Return the prefixes that lost states, by the track slots that went back to their pool."""
         if not slots:
             return NOTHING
         owners = {slot: tracks.owner(slot) for slot in slots}
@@ -163,7 +163,7 @@ class EvictionModel(PrefixTracker):
         return tell_apart(seen, allowed, {taken.full for taken in first})
 
     def _is_explained(self, seen: SeenEvict) -> bool:
-        """Tell whether everything that was taken was needed, in whatever order.
+        """Tell whether all pages that were taken were needed, in any order.
 
         A cache whose windows are followed takes of them what it likes, and with them what it must. One that
         shows its nodes joins none (R10), nor does one whose nodes are pages.
@@ -181,7 +181,7 @@ class EvictionModel(PrefixTracker):
         return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
 
     def _out_of_rank(self, seen: SeenEvict) -> Odd | None:
-        """Say which leaf stays although one went whose rank is larger (R11)."""
+        """Say which leaf stays although a page of larger rank went (R11)."""
         cache, gone, rank = self.cache, seen.gone, self.cache.rank
         assert rank is not None
         leaves = (path for path in cache.pages.keys() - gone if path not in cache.children)
@@ -193,7 +193,7 @@ class EvictionModel(PrefixTracker):
         return (OLDER, "pages evicted", f"with {before}", spell(gone)) if first < last else None
 
     def _taken(self, seen: SeenEvict) -> Taken:
-        """Return what was seen to be taken."""
+        """Return the pages, windows and states that were seen to be taken."""
         gone, tombstoned, size = seen.gone, seen.tombstoned or frozenset(), self.page_size
         alive = 0
         if self.cache.window is not None:

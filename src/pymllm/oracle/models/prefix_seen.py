@@ -23,7 +23,7 @@ HoldToken = int | str | None
 
 @dataclass(slots=True)
 class Calls:
-    """The effects of one operation, sorted by what was called, in order."""
+    """The effects of one operation, sorted by their calls, in order."""
 
     names: list[str] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)  # slots given back whole
@@ -59,12 +59,12 @@ def sort_effects(effects: Sequence[Effect]) -> Calls:
 
 
 def tokens_of(paths: Iterable[Path]) -> list[tuple[Token, ...]]:
-    """Return what pages spell, in an order that is the same in every process."""
+    """Return the tokens of pages, in an order that is the same in every process."""
     return sorted((path.tokens for path in paths), key=str)
 
 
 def spell(paths: Collection[Path]) -> str:
-    """Return what pages spell, to be read."""
+    """Return the tokens of pages as text for messages."""
     return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"
 
 
@@ -129,7 +129,7 @@ class Returned:
         self.is_whole = not (self.twice or self.foreign or self.parts)
 
     def of(self, *owners: Owner) -> dict[int, str]:
-        """Return what belongs to some others than the cache."""
+        """Return the slots that belong to these owners instead of the cache, with the owners' names."""
         return {slot: owner.value for slot, owner in self.foreign.items() if owner in owners}
 
 
@@ -173,7 +173,7 @@ class SeenEvict(Seen):
         return self.gone if self.taken is None else self.taken.removed
 
     def fits(self, taken: Taken) -> bool:
-        """Tell whether everything that was seen is as it would be had this been taken."""
+        """Tell whether all that was seen agrees with a certain set of taken pages and states."""
         if self.removed is not None and len(self.removed) != len(taken.removed):
             return False  # most of what an engine's eviction may be, told without a look at the pages
         would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
@@ -237,7 +237,7 @@ def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int]
 
 
 def tell_states_apart(seen: SeenEvict, plan: Taken) -> Odd:
-    """Say how what was taken differs from the pages and states that are determined."""
+    """Say how an eviction differs from the only pages and states that it may take."""
     due, removed, states = set(plan.removed), seen.removed, seen.states.pages
     if removed is not None and removed != due:
         reason = OLDER if due - plan.cascaded - removed else TOO_MANY

@@ -134,7 +134,7 @@ class PrefixTracker(KindModel):
 
     @property
     def window_pool(self) -> WindowModel | None:
-        """That pool with its SWA halves, where it has some."""
+        """The pool with its SWA halves, if it has any."""
         return self.ownership.pool if isinstance(self.ownership.pool, WindowModel) else None
 
     @property
@@ -146,7 +146,7 @@ class PrefixTracker(KindModel):
 
     @property
     def can_follow_evictions(self) -> bool:
-        """Whether the pages that an eviction took can be told, by its order or by the calls of the pool."""
+        """Whether the order or the pool's calls tell which pages an eviction took."""
         tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
         return tells_victims or self.has_order or not self.retains
 
@@ -161,7 +161,7 @@ class PrefixTracker(KindModel):
         return self.has_order or not (self.retains or self.tracks)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache and of its pools; where windows are followed, not what they lock."""
+        """Return every size of the cache and its pools, without the window sizes if windows are followed."""
         sizes = {**self.cache.sizes(), **self.ownership.sizes()}
         if self.follows_windows:
             del sizes["swa_evictable_size"], sizes["swa_protected_size"]
@@ -220,7 +220,7 @@ class PrefixTracker(KindModel):
             self.fault = None
 
     def is_struck(self, outcome: Outcome, *calls: str) -> bool:
-        """Tell whether the operation failed because a fault was armed for one of these calls."""
+        """Tell whether the operation failed because a fault was armed for any of these calls."""
         result = outcome.result
         if not isinstance(result, Failed) or result.error != INJECTED:
             return False
@@ -232,7 +232,7 @@ class PrefixTracker(KindModel):
         return bool(made) and fault is not None and (fault.call, fault.nth) == (call, 1)
 
     def may_hide(self, call: str, calls: Sequence[str]) -> bool:
-        """Tell whether a pool's call may have been let fail, and that been hidden, in what told no error.
+        """Tell whether a call of a pool may have been let fail, and its error been hidden.
 
         The calls are those that the pool has taken, which do not have the failing one.
         """

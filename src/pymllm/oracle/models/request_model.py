@@ -69,7 +69,7 @@ class ServedRequest:
 
     @property
     def stop(self) -> int:
-        """End of what it computes next: its chunk, or a single token."""
+        """The end of the next computation: of a chunk, or of a single token."""
         return self.computed + (self.chunk or 1)
 
     @property
@@ -79,11 +79,11 @@ class ServedRequest:
 
     @property
     def is_at_its_end(self) -> bool:
-        """Whether it samples once that is computed."""
+        """Whether the request samples after its next computation."""
         return self.stop >= self.prompt
 
     def plan_chunk(self, limit: int | None) -> int:
-        """Return the length of a chunk that computes at most ``limit`` tokens, what is skipped added."""
+        """Return the length of a chunk that computes at most ``limit`` tokens, plus the skipped tokens."""
         left = self.prompt - self.start
         return self.skip + (left if limit is None else min(limit, left))
 
@@ -133,7 +133,7 @@ class RequestModel:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but what requests there were."""
+        """Forget everything except for the requests that have existed."""
         self.gone.update(self.served)
         self.served.clear()
         self.blocks.reset()
@@ -141,7 +141,7 @@ class RequestModel:
 
     @property
     def dummy(self) -> int:
-        """The block that takes what is not to be kept."""
+        """The block that takes writes which are not to be kept."""
         return self.blocks.usable
 
     @property
@@ -282,7 +282,7 @@ class RequestModel:
             self.prefix_of.update(zip([one.block for one in offer.made], offer.prefixes, strict=True))
 
     def leaving(self, request: ServedRequest, row: int, blocks: Sequence[int]) -> list[Leaving]:
-        """Return the states that what a request computes next leaves for the cache (C8)."""
+        """Return the states that a request's next computation leaves for the cache (C8)."""
         if not request.chunk:
             return []
         size = self.block_size
@@ -293,7 +293,7 @@ class RequestModel:
         return leaving
 
     def plan_commit(self, wanted: Sequence[int], evicted: Collection[int] = ()) -> Kept:
-        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6).
+        """Work out which referenced blocks get a state, first ones first, and which blocks lose one (C6).
 
         Blocks that are evicted meanwhile have lost theirs before.
         """
