@@ -24,7 +24,7 @@ _EARLIER = frozenset({"", "2.1"})
 
 
 class Answers:
-    """Says of each step that was not done whether it was owed, and counts it under its reason.
+    """The count of steps that were not done, each under its reason, with a verdict on whether it was owed.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _MOST = 400
 
 
 class _Reached(Counter[str]):
-    """Counts registered coverage goals only; it is asked once for each name, so that counting stays cheap."""
+    """The counts of registered coverage goals; each name is checked once, so that counting stays cheap."""
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
@@ -24,7 +24,7 @@ class _Reached(Counter[str]):
 
 
 class Evidence:
-    """Counts tests of laws and refuses what breaks one."""
+    """The counts of tests of laws and of goals; a broken law is refused."""
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
@@ -44,7 +44,7 @@ class Evidence:
             self.reached[goal] += 1
 
     def meet_each(self, goals: Mapping[str, object]) -> None:
-        """Count those goals that were met, as of `meet`; several at once, since it is done so often."""
+        """Count the goals that were met, as of `meet`, several in one call to save time."""
         reached = self.reached
         for goal, met in goals.items():
             if met:

@@ -130,7 +130,7 @@ _Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
 def _fates_of(
     kind: str, laws: KindLaws, claims: frozenset[str], coverage: bool
 ) -> Mapping[type[Operation], Mapping[str, _Fate]]:
-    """Return what there is to look at, by operation and fate, for an implementation with these claims."""
+    """Return the checks to make, by operation and fate, for an implementation with these claims."""
     claimed = _find_claimed(kind, claims)
     checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
     for operation in OPERATIONS_OF[kind]:
@@ -173,7 +173,7 @@ _REFUSAL = Outcome(Failed("", ""))
 
 
 class Judge(Generic[ModelT]):
-    """Puts the laws of a kind to what was seen, one operation after the other.
+    """The judge of a history, which puts the laws of a kind to one operation after the other.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ class Judge(Generic[ModelT]):
         self._sizes = now
 
     def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
-        """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
+        """Judge the outcome of an operation; return the law that a wrong size breaks afterwards."""
         model, evidence = self.model, self.evidence
         seen = plan.read(operation, outcome)
         if outcome.effects:
@@ -305,14 +305,14 @@ class Judge(Generic[ModelT]):
             self.evidence.left_out.add(plan.law)
 
     def _is_misuse(self, plan: _Plan, operation: Operation) -> bool:
-        """Tell whether an operation would have to be refused, or names what there is not."""
+        """Tell whether an operation would have to be refused, or names something that does not exist."""
         try:
             return bool(plan.read(operation, _REFUSAL).wrong)
         except ProgramError:
             return True
 
     def _judge_refusal(self, operation: Operation, seen: Seen) -> None:
-        """Judge an operation that must be refused, by the errors of all that is wrong with it."""
+        """Judge an operation that must be refused, by the errors of all its mistakes."""
         first, evidence = seen.wrong[0], self.evidence
         errors: Collection[str] = first.errors
         if len(seen.wrong) > 1:

@@ -111,5 +111,5 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
 
 
 def ranks_policy(policy: str) -> bool:
-    """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
+    """Tell whether R11 knows the order of an eviction policy, and an adapter may claim the order."""
     return find_rank(policy) is not None

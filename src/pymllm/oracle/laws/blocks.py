@@ -729,7 +729,7 @@ def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
 def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
-    """Demand as many victims as are missing, and of each that it was its turn when it went."""
+    """Demand as many victims as are missing, and that each went in its turn."""
     stamps, line = before.blocks.stamps, before.blocks.line
     if len(seen.lost) != seen.missing:
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
@@ -788,7 +788,7 @@ def _only_those_lose_slots_whose_turn_it_is(
 
 
 def _taken_from(before: BlocksModel, seen: SeenSlots) -> list[int]:
-    """Return the blocks whose slots a batch gives to others, although it is not their turn."""
+    """Return the blocks that lose their slots to a batch out of turn."""
     slot_of = before.slotted().slot_of
     return [block for block, slot in slot_of.items() if slot in seen.new and block not in seen.turn]
 
@@ -822,7 +822,7 @@ def _slots_are_found(before: BlocksModel, operation: FindSlots, seen: SeenBlocks
 
 @blocks_partition_the_pool.on(Inspect, kinds="blocks")
 def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare the first views, but for what is told of the dummy and for the stamps of free blocks.
+    """Compare the first views, except for the dummy's entries and the stamps of free blocks.
 
     Who looks at everything tests what was done since the last look.
     """

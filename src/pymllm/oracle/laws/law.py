@@ -66,7 +66,7 @@ def demand(truth: object, what: str, expected: object, observed: object) -> Foun
 
 
 def same_cells(seen: SeenCells) -> Found:
-    """Compare a whole memory with what was read: its cells know what that tests, and who is blamed."""
+    """Compare a whole memory with its reading: the cells know the laws to test and the law to blame."""
     wrong = seen.memory.find_wrong(seen.cells)
     return seen.memory.tested if wrong is None else Broken(*wrong)
 
@@ -97,7 +97,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindLaws:
-    """How the laws of one kind of implementation are put to an operation.
+    """The laws of one kind of implementation, as they are put to an operation.
 
     - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named. Of
       one that stands there several times the checks of an operation are put one by one, the rest last. Laws
@@ -130,7 +130,7 @@ class KindLaws:
 
 
 class Way(enum.Enum):
-    """How a law is checked; every law in at least two ways."""
+    """A way to check a law; every law has at least two ways."""
 
     STRUCTURE = "structure"
     """A walk through our own objects (`pymllm.invariants`, the engine's audits)."""
@@ -184,7 +184,7 @@ class Law:
     def on(
         self, *operations: type[Operation], fate: str = DONE, kinds: str = ""
     ) -> Callable[[CheckT], CheckT]:
-        """Add a check of what some operations did; of all kinds of the law unless some are named."""
+        """Add a check of the outcomes of some operations, for all kinds of the law unless kinds are named."""
 
         def add(check: CheckT) -> CheckT:
             named = kinds.split() or self.kinds
@@ -220,7 +220,7 @@ class Law:
         return are_met(self.needs_of(kind), capabilities)
 
     def needs_of(self, kind: str | None) -> frozenset[str]:
-        """Return the capabilities that it takes to test it on adapters of a kind."""
+        """Return the capabilities that an adapter of a kind needs to be tested by the law."""
         return self.needs | self.needs_in.get(kind or "", frozenset())
 
     @property
@@ -260,7 +260,7 @@ def law(
     is_of_tails: bool = False,
     needs_in: Mapping[str, str] | None = None,
 ) -> Callable[[Check], Law]:
-    """Make a law of a function that checks some operations, and whose docstring is the text.
+    """Make a law of a function that checks some operations; its docstring is the text.
 
     ``ways`` are letters of structure, oracle and plant, lists are split at spaces.
     """

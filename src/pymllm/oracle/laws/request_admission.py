@@ -120,7 +120,7 @@ def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenCont
 
 @what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _blocks_that_are_not_there(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Leave a request to E4 whose reserve alone keeps it out."""
+    """Leave a request to E4 if its reserve alone keeps the request out."""
     return None if seen.is_kept_out else _no_room_is_told(before, operation, seen)
 
 
@@ -131,7 +131,7 @@ def _describe_need(seen: SeenContext) -> str:
 
 
 def _false_hit(before: RequestsModel, seen: SeenChunk) -> Broken | None:
-    """Say that room was found in a block that has the right hash, and is not the one that is meant (C3)."""
+    """Report a hit on a block with the right hash that is not the block meant (C3)."""
     request, hit = seen.request, seen.request.blocks
     if request.computed or not isinstance(seen.result, RequestView) or len(hit) >= len(request.prefixes):
         return None
@@ -150,7 +150,7 @@ def _nothing_has_gone(before: RequestsModel, operation: Operation, seen: SeenCon
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=UNSTRUCK, kinds="requests")
 def what_fails_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Refuse what was done although a call in it was to fail."""
+    """Refuse an operation that was done although a call in it was to fail."""
     return Broken(f"{before.armed}, which fails", INJECTED, seen.result)
 
 
@@ -190,7 +190,7 @@ def _free_blocks_are_handed_out(before: RequestsModel, operation: Operation, see
 
 
 def are_free(before: RequestsModel, seen: SeenContext, new: Sequence[int]) -> Found:
-    """Demand of blocks that are handed out that each is free, or was evicted for it, and there once."""
+    """Demand that each block handed out was free or evicted for the request, and comes only once."""
     if not new:
         return None
     free = before.context.blocks.free

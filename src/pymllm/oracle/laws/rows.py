@@ -64,7 +64,7 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
 
 @rows_are_handed_out_but_row_0.on(ReadRows)
 def _the_table_has_its_form(before: RowModel, operation: ReadRows, seen: SeenCells) -> Found:
-    """Demand the same form at each reading, so that it counts as no test."""
+    """Demand the same form of the table at each reading, without counting this as a test."""
     return same("rows and their lengths", before.form, seen.form) and None
 
 

@@ -1,4 +1,4 @@
-"""Slots and who has them: the laws of allocators."""
+"""Slots and their owners: the laws of allocators."""
 
 from __future__ import annotations
 
@@ -457,7 +457,7 @@ def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, lis
 
 
 def _law_of_free(before: SlotModel, operation: Free, seen: SeenSlots) -> str:
-    """Blame who takes a page for several because it is named by several slots (A5)."""
+    """Blame A5 where a page named by several slots may have been taken for several pages."""
     is_repeated = "refuses_double_free" in before.claims and len(seen.slots) > len(seen.pages)
     return "A5" if is_repeated else "A2"
 

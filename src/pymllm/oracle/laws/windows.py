@@ -412,7 +412,7 @@ def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode
 
 @a_hold_locks_its_window.on(Evict)
 def _a_held_window_stays(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
-    """Look at what went of windows that are followed; of others S6 does."""
+    """Look at the windows that went where windows are followed; elsewhere S6 looks."""
     taken = seen.tombstoned if before.follows_windows else None
     return _keeps_held_windows(before, taken) if taken else None
 
