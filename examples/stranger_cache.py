@@ -1,4 +1,4 @@
-"""A prefix cache of somebody else's: a dictionary of pages, named by all tokens up to their end.
+"""A prefix cache from another project: a dictionary of pages, named by all tokens up to their end.
 
 It knows nothing of pymllm. `stranger_adapter.py` beside it has all that it takes to examine it.
 """
@@ -41,7 +41,7 @@ class PageCache:
         return found
 
     def insert(self, tokens: Prefix, slots: list[int]) -> int:
-        """Keep the slots of what is not cached yet; return how many tokens were."""
+        """Keep the slots of tokens not cached yet; return the number of tokens that were cached."""
         known = len(self.match(tokens))
         for prefix in self.prefixes(tokens)[known // self.page_size :]:
             self.pages[prefix] = slots[len(prefix) - self.page_size : len(prefix)]

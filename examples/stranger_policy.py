@@ -1,4 +1,4 @@
-"""Somebody else's eviction policy, and how it is examined and compared.
+"""An eviction policy from another project, and how to examine and compare it.
 
 pymllm replay chat --eviction-policy lru --eviction-policy stranger_policy:Cheapest --capacity 4k
 pymllm verify --adapter stranger_policy:CheapestRadix
@@ -13,7 +13,7 @@ from pymllm.mem_cache.radix_cache import RadixCache
 
 
 class Cheapest:
-    """Evict what is computed again soonest: a short leaf that nobody matched, then longer ones."""
+    """The policy of evicting leaves that are soon computed again: short unmatched ones, then longer ones."""
 
     name = "cheapest"
 

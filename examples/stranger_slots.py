@@ -1,10 +1,10 @@
-"""An allocator of pages of somebody else's: a free list that knows nothing of pymllm."""
+"""An allocator of pages from another project: a free list that knows nothing of pymllm."""
 
 from __future__ import annotations
 
 
 class PageList:
-    """Pages 0 to ``count - 1``; what was freed last is handed out last."""
+    """Pages 0 to ``count - 1``; the page freed last is handed out last."""
 
     def __init__(self, count: int) -> None:
         self.count = count

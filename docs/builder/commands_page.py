@@ -89,7 +89,7 @@ def _limits(extra: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Keep Markdown from reading more into a help text than its backticks; pages that it names are links."""
+    """Escape a help text so that Markdown reads only its backticks; names of pages become links."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
 

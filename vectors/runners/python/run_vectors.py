@@ -94,7 +94,7 @@ def is_like(expected, seen):
 
 
 def are_new(expected, seen):
-    """Whether these are different numbers that fill pages from their beginning, none of a taken page."""
+    """Tell whether the numbers differ, fill pages from their beginning, and avoid taken pages."""
     page, least, most = (number_of(expected, name) for name in ("page", "least", "most"))
     if len(seen) != number_of(expected, "$new") or page == 0:
         return False
@@ -148,7 +148,7 @@ def numbers(span, given, kind):
 
 
 def make(vector, kind):
-    """A cache for a vector; or none, what becomes of the vector without it, and why."""
+    """Make a cache for a vector; or return none, with the vector's fate and the reason."""
     missing = [it for it in items_of(vector, "needs") if it not in PageCache.CLAIMS]
     if kind != PageCache.KIND:
         return None, ("skipped", f"is not of kind {kind}")
