@@ -1,4 +1,4 @@
-"""How pymllm examines the cache of `stranger_cache.py`."""
+"""The adapter with which pymllm examines the cache of `stranger_cache.py`."""
 
 from stranger_cache import PageCache
 

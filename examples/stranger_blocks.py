@@ -1,4 +1,4 @@
-"""Blocks of somebody else's: shared by counting references, found by hashes. They know nothing of pymllm."""
+"""Blocks from another project: shared by counted references, found by hashes. They know nothing of pymllm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Block:
-    """What is known of a block; it is cached while it has a hash, and nobody refers to it."""
+    """The record of a block, which is cached while it has a hash and no references."""
 
     refs: int = 0
     used: int = 0
@@ -17,7 +17,7 @@ class Block:
 
 
 class BlockStore:
-    """Blocks 0 to ``count - 1``; the watcher is told of those that lost their content, and their hashes."""
+    """Blocks 0 to ``count - 1``; the watcher is told of blocks that lost their content, and their hashes."""
 
     def __init__(self, count: int, watcher: Callable[[list[int], list[int]], None]) -> None:
         self.watcher, self.now = watcher, 0
@@ -29,7 +29,7 @@ class BlockStore:
         return [at for at, block in enumerate(self.blocks) if not block.refs and block.hash is None]
 
     def evictable(self) -> list[int]:
-        """Return the cached blocks below which nobody refers to anything, the oldest first."""
+        """Return the cached blocks without a referenced block below them, the oldest first."""
         kept: set[int | None] = set()
         for block in self.blocks:
             above = block.parent if block.refs and block.hash is not None else None
@@ -69,7 +69,7 @@ class BlockStore:
         self.blocks[at].refs += 1
 
     def drop(self, at: int) -> None:
-        """Count one less; what has no hash is free then."""
+        """Count one reference less; an unreferenced block without a hash is free then."""
         self.blocks[at].refs -= 1
         if not self.blocks[at].refs and self.blocks[at].hash is None:
             self.watcher([at], [])

@@ -1,4 +1,4 @@
-"""How pymllm examines the blocks of `stranger_blocks.py`."""
+"""The adapter with which pymllm examines the blocks of `stranger_blocks.py`."""
 
 from stranger_blocks import Block, BlockStore
 

@@ -1,4 +1,4 @@
-"""A prefix cache of somebody else's: a dictionary of pages, named by all tokens up to their end.
+"""A prefix cache from another project: a dictionary of pages, named by all tokens up to their end.
 
 It knows nothing of pymllm. `stranger_adapter.py` beside it has all that it takes to examine it.
 """
@@ -41,14 +41,14 @@ class PageCache:
         return found
 
     def insert(self, tokens: Prefix, slots: list[int]) -> int:
-        """Keep the slots of what is not cached yet; return how many tokens were."""
+        """Keep the slots of tokens not cached yet; return the number of tokens that were cached."""
         known = len(self.match(tokens))
         for prefix in self.prefixes(tokens)[known // self.page_size :]:
             self.pages[prefix] = slots[len(prefix) - self.page_size : len(prefix)]
         return known
 
     def evict(self, count: int) -> list[int]:
-        """Give up leaves that nobody holds, until so many slots are free; return them."""
+        """Give up leaves without holds until ``count`` slots are free, and return these slots."""
         gone: list[int] = []
         while len(gone) < count:
             inner = {prefix[: -self.page_size] for prefix in self.pages}

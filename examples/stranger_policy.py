@@ -1,4 +1,4 @@
-"""Somebody else's eviction policy, and how it is examined and compared.
+"""An eviction policy from another project, and how to examine and compare it.
 
 pymllm replay chat --eviction-policy lru --eviction-policy stranger_policy:Cheapest --capacity 4k
 pymllm verify --adapter stranger_policy:CheapestRadix
@@ -13,24 +13,24 @@ from pymllm.mem_cache.radix_cache import RadixCache
 
 
 class Cheapest:
-    """Evict what is computed again soonest: a short leaf that nobody matched, then longer ones."""
+    """The policy of evicting leaves that are soon computed again: short unmatched ones, then longer ones."""
 
     name = "cheapest"
 
     def rank(self, node: Any) -> int:
-        """Return the tokens that would be computed again, once for each time that somebody asked for them."""
+        """Return the number of tokens to compute again, counted once for each request for them."""
         return len(node.key) * (1 + node.hit_count)
 
 
 class RadixWithCheapest(RadixCache):
-    """Our tree with that policy, whatever else it is built with."""
+    """The tree of pymllm with the policy `Cheapest`, along with any other options."""
 
     def __init__(self, *sizes: Any, **options: Any) -> None:
         super().__init__(*sizes, **options | {"eviction_policy": Cheapest()})
 
 
 class CheapestRadix(Radix):
-    """That tree, examined; its policy is none of the specification's, so that it claims no order."""
+    """The adapter of `RadixWithCheapest`, which claims no order, as the specification lacks the policy."""
 
     CACHE = RadixWithCheapest
     CONFIGURATIONS: ClassVar = [{**config, "policy": Cheapest.name} for config in Radix.CONFIGURATIONS[1:2]]

@@ -1,10 +1,10 @@
-"""An allocator of pages of somebody else's: a free list that knows nothing of pymllm."""
+"""An allocator of pages from another project: a free list that knows nothing of pymllm."""
 
 from __future__ import annotations
 
 
 class PageList:
-    """Pages 0 to ``count - 1``; what was freed last is handed out last."""
+    """Pages 0 to ``count - 1``; the page freed last is handed out last."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -23,7 +23,7 @@ class PageList:
         return pages
 
     def give_back(self, pages: list[int]) -> None:
-        """Take pages back; `KeyError` where nobody has one of them, or one is named twice."""
+        """Take pages back; raise `KeyError` if a page is not taken or is named twice."""
         if len(self.taken.intersection(pages)) < len(pages):
             raise KeyError(f"not all of {pages} can be given back")
         self.taken.difference_update(pages)

@@ -1,4 +1,4 @@
-"""How pymllm examines the pages of `stranger_slots.py`."""
+"""The adapter with which pymllm examines the pages of `stranger_slots.py`."""
 
 from stranger_slots import PageList
 

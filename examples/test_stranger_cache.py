@@ -1,4 +1,4 @@
-"""What a project that has a cache puts beside its own tests."""
+"""The tests that a project with a cache puts beside its own."""
 
 from __future__ import annotations
 

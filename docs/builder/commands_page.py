@@ -64,7 +64,7 @@ def _section(command: click.Command, parent: click.Context, level: int = 2) -> s
 
 
 def _text(help_text: str) -> str:
-    """Paragraphs as click has them; those that it leaves as they are become blocks of code."""
+    """Turn click's paragraphs into Markdown; paragraphs that click never wraps become blocks of code."""
     blocks = []
     for block in help_text.split("\n\n"):
         is_as_it_is = block.startswith("\b\n")
@@ -89,7 +89,7 @@ def _limits(extra: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Keep Markdown from reading more into a help text than its backticks; pages that it names are links."""
+    """Escape a help text so that Markdown reads only its backticks; names of pages become links."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
 

@@ -42,7 +42,7 @@ def _with_links(one: Object, known: set[str]) -> str:
 
 
 def _path_of(name: str, scope: Object) -> str:
-    """Tell what a name means where it is written: a member, something imported, or a full path."""
+    """Return the path that a name means in its scope: of a member, of an import, or a full path."""
     first, _, rest = name.partition(".")
     if first == "pymllm":
         return name
@@ -61,7 +61,7 @@ def _all_objects(one: Object) -> Iterator[Object]:
 
 
 def _public_objects(one: Object) -> Iterator[Object]:
-    """Yield what is rendered: public members of public objects, each with a docstring."""
+    """Yield the objects that are rendered: public members of public objects, each with a docstring."""
     if one.docstring is not None:
         yield one
     for member in one.members.values():

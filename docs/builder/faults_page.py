@@ -1,4 +1,4 @@
-"""Print docs/faults.md anew and keep what was measured: ``python docs/builder/faults_page.py``."""
+"""Print docs/faults.md anew and keep the measured numbers: ``python docs/builder/faults_page.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: made pages, links out of ``docs``, ids, navigation."""
+"""The hooks that MkDocs calls while building the site: made pages, links out of ``docs``, ids, navigation."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead ids of laws and bugs to what they stand for."""
+    """Link the ids of laws and bugs to their definitions."""
     return with_ids(html, page.file.dest_uri)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Warn of each id whose links lead to no place on its page; MkDocs knows nothing of these links."""
+    """Warn of each id with links to a missing place, since MkDocs knows nothing of these links."""
     for place in places_of_ids():
         address, _, anchor = place.partition("#")
         if f'id="{anchor}"' not in (Path(config.site_dir) / address).read_text(encoding="utf-8"):

@@ -1,4 +1,4 @@
-"""Ids of laws and bugs, wherever they stand in the text of a page, lead to what they stand for."""
+"""Links from the ids of laws and bugs, anywhere in the text of a page, to their definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def places_of_ids() -> list[str]:
 
 
 def with_ids(html: str, page: str) -> str:
-    """Return a page's HTML with a link at each id; headings, code and what is a link stay as they are.
+    """Return a page's HTML with a link at each id; headings, code and existing links stay unchanged.
 
     Parameters
     ----------

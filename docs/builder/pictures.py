@@ -1,4 +1,4 @@
-"""Makes the pictures of the pages from what the program prints: python docs/builder/pictures.py.
+"""The pictures of the pages, made from the program's output: python docs/builder/pictures.py.
 
 `tests/repo/test_pages.py` makes them, too, and compares their words with those in ``docs/assets``.
 """
@@ -56,7 +56,7 @@ role="img"><title>A terminal: pymllm verify finds the bug of a slot allocator</t
 
 
 def record_session(folder: Path) -> str:
-    """Record what a terminal shows while `verify` finds the bug of the README's slot allocator."""
+    """Record a terminal while `verify` finds the bug of the README's slot allocator."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     adapter = re.search(r'^```python title="my_adapter.py"\n(.*?)^```$', readme, re.DOTALL | re.MULTILINE)
     assert adapter is not None
@@ -79,7 +79,7 @@ def record_session(folder: Path) -> str:
 
 
 def _on_a_terminal(arguments: Sequence[str], folder: Path) -> str:
-    """Return what the program prints where it writes to a terminal."""
+    """Return the output of the program on a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}

@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: texts beside it, peers, examples, vectors."""
+"""The pages of the site that lie outside of ``docs``: texts beside it, peers, examples, vectors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Module:
 
     @property
     def is_package(self) -> bool:
-        """Whether it has modules of its own."""
+        """Whether the module is a package, with modules of its own."""
         return self.path.name == "__init__.py"
 
     @property
@@ -39,7 +39,7 @@ def public_modules() -> list[Module]:
 
 
 def children_of(package: Module, modules: list[Module]) -> list[Module]:
-    """Return what lies directly in a package, packages first."""
+    """Return the modules and packages that lie directly in a package, packages first."""
     inside = [one for one in modules if one.name.rpartition(".")[0] == package.name]
     return sorted(inside, key=lambda one: (not one.is_package, one.name))
 

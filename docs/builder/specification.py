@@ -47,7 +47,7 @@ def make_page(text: str) -> str:
 
 
 def _kinds() -> str:
-    """Return what configurations of each kind hold, and what its implementations can claim."""
+    """Return the keys of each kind's configurations, and the claims that its implementations can make."""
     parts = []
     for kind, keys in CONFIG_KEYS.items():
         claims = ", ".join(f"`{name}`" for name, one in CLAIMS.items() if kind in one.kinds.split())
@@ -60,7 +60,7 @@ def _kinds() -> str:
 
 
 def _claims() -> str:
-    """Return every claim, with its kinds and the laws that need it."""
+    """Return every claim, with its kinds and the laws that need the claim."""
     lines = ["| claim | who claims it | kinds | laws |", "| --- | --- | --- | --- |"]
     for name, claim in CLAIMS.items():
         text = f"{claim.text} (*2.1*)" if claim.is_new else claim.text
@@ -71,7 +71,7 @@ def _claims() -> str:
 
 
 def _is_brought_by(law: Law, claim: str, kinds: list[str]) -> bool:
-    """Tell whether a law needs a claim, or a word of its text says that it matters."""
+    """Tell whether a law needs a claim, or names the claim in its text."""
     needs = "|".join(need for kind in (None, *kinds) for need in law.needs_of(kind)).split("|")
     return claim in needs or (not set(kinds).isdisjoint(law.kinds) and f"`{claim}`" in law.demands)
 
@@ -92,7 +92,7 @@ _KINDS = {
 
 
 def law_programs(law: Law) -> tuple[History, History]:
-    """Read the program that keeps a law and the one that breaks it."""
+    """Read the program that keeps a law and the program that breaks the law."""
     programs = load_histories(FOLDER / "programs" / f"{law.page}.jsonl")
     return programs[f"{law.id}-keeps"], programs[f"{law.id}-breaks"]
 

@@ -1,4 +1,4 @@
-"""A prefix cache that speaks pymllm's process protocol; the standard library is all that it needs.
+"""A prefix cache that speaks pymllm's process protocol and needs only the standard library.
 
 ::
 
@@ -61,7 +61,7 @@ class PageCache:
         return {"is": "inserted", "prefix_len": known, "adopted": adopted, "node_len": length}
 
     def may_go(self, prefix):
-        """Whether a page without a child can be evicted: nobody holds it."""
+        """Whether a page without a child can be evicted: there is no hold."""
         return not self.holds[prefix]
 
     def do_evict(self, step, op):
@@ -101,7 +101,7 @@ class PageCache:
         return {"is": "done"}
 
     def do_reset(self, step, op):
-        """Forget everything, whatever is held, and even where the pool refuses the slots."""
+        """Forget everything, even held pages, and even where the pool refuses the slots."""
         slots = [slot for its, _ in self.pages.values() for slot in its]
         self.pages.clear()
         self.holds.clear()
@@ -118,7 +118,7 @@ class PageCache:
         return {"is": "slots", "slots": taken[: op["tokens"]]}
 
     def do_free(self, step, op):
-        """Take slots from the caller, who knows: that is no effect. A page comes back once, as a whole."""
+        """Take slots from the caller, which is no effect to tell. A page comes back once, as a whole."""
         size = self.page_size
         for page in dict.fromkeys(slot // size for slot in op["slots"]):
             self.free += range(page * size, page * size + size)
@@ -159,7 +159,7 @@ HELLO = {
 
 
 def serve(make_cache=PageCache, hello=HELLO):
-    """Answer line by line until somebody says goodbye, or nothing more."""
+    """Answer line by line until a goodbye or the end of the input."""
     cache = None
     for line in sys.stdin:
         message = json.loads(line)

@@ -35,7 +35,7 @@ NONSENSE = {
 
 
 class StrictCache(PageCache):
-    """A cache that trusts nobody: not its caller, not the pool, not who is called back."""
+    """A cache that trusts neither its caller, nor the pool, nor its listener."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -112,7 +112,7 @@ class StrictCache(PageCache):
         return super().do_reset(step, op)
 
     def do_malformed(self, step, op):
-        """Make a call with an argument that must be refused, where this cache has such a call."""
+        """Make a call with an argument that must be refused, if this cache has the call."""
         if (op["call"], op["wrong"]) not in NONSENSE:
             return {"is": "unsupported", "what": f"{op['call']} with {op['wrong']}"}
         return self.result(step, NONSENSE[op["call"], op["wrong"]])
@@ -124,7 +124,7 @@ class StrictCache(PageCache):
         return {"is": "done"}
 
     def strikes(self, call):
-        """Whether this is the call that is to fail."""
+        """Count a call, and tell whether the call is to fail."""
         self.made[call] += 1
         return (call, self.made[call]) == self.fault
 
@@ -134,7 +134,7 @@ class StrictCache(PageCache):
         super().give_back(slots)
 
     def drop(self, prefixes):
-        """Forget pages, then call back for each of them, and only then say that somebody failed."""
+        """Forget pages, then call back for each of them, and only then raise a listener's error."""
         numbers = [self.numbers.pop(it) for it in prefixes]
         super().drop(prefixes)
         errors = [error for error in map(self.call_back, numbers) if error]
@@ -142,7 +142,7 @@ class StrictCache(PageCache):
             raise errors[0]
 
     def call_back(self, number):
-        """Tell whoever listens that a page has left; what they ask from inside is refused."""
+        """Tell the listener that a page has left; a request from inside the callback is refused."""
         self.is_calling_back, note = True, ""
         if self.strikes("reenter"):
             note = self.result(0, {"op": "match", "key": {"tokens": [1]}}).get("error", "")

@@ -24,7 +24,7 @@ class Bitmap:
 
 
 class BitmapSlots(SlotAdapter):
-    """A `Bitmap`, whose bit 0 is slot 1: slot 0 is for padding."""
+    """A `Bitmap` with slot 1 as its bit 0: slot 0 is for padding."""
 
     CONFIGURATIONS = ({"page_size": 1, "pages": 6},)
 

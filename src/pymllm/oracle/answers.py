@@ -1,4 +1,4 @@
-"""What was done of all that was asked: operations that were answered, and those that were not, and why."""
+"""The operations that were answered, and the operations left undone, with the reasons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EARLIER = frozenset({"", "2.1"})
 
 
 class Answers:
-    """Says of each step that was not done whether it was owed, and counts it under its reason.
+    """The count of steps that were not done, each under its reason, with a verdict on whether it was owed.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Answers:
             self._nodeless.add(step)
 
     def is_owed(self, operation: Operation) -> bool:
-        """Tell whether an operation is to be done by who claims this, as far as no step before it matters."""
+        """Tell whether these claims oblige an implementation to do an operation, apart from earlier steps."""
         needs = needs_of(self.kind, operation, self.claims)
         return can_be_given(self.kind, operation) and are_met(needs, self.claims)
 
@@ -106,7 +106,7 @@ class Limit(NamedTuple):
 
 
 def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Limit, ...]:
-    """Return what there is to tell of steps that were not done, of one history or of many.
+    """Return the limits to tell of steps that were not done, in one history or in many.
 
     Of what the specification leaves to each implementation there is nothing to tell where it was never done.
     """

@@ -40,13 +40,13 @@ def goals_of(kind: str, *, of_engine: bool = False) -> tuple[CoverageGoal, ...]:
 def expected_names(
     kind: str, config: Config, capabilities: Collection[str], *, of_engine: bool = False
 ) -> frozenset[str]:
-    """Return what a long run must reach, as of `expected_goals`."""
+    """Return the names of the coverage goals that a long run must reach, as of `expected_goals`."""
     known = goals_of(kind, of_engine=of_engine)
     return frozenset(one.name for one in known if one.is_expected_of(config, capabilities))
 
 
 def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]:
-    """Return the names of what a long run must reach, by the configuration and capabilities of its header.
+    """Return the names of the coverage goals that a long run must reach, by its header.
 
     ``of_engine`` says whether an engine's life is what runs (`pymllm.machines.lifecycle`).
     """

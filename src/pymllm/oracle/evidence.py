@@ -1,4 +1,4 @@
-"""What a judge has seen: how often each law was really tested, and which coverage goals were met."""
+"""The evidence of a judge: how often each law was really tested, and which coverage goals were met."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 400
 
 
 class _Reached(Counter[str]):
-    """Counts registered coverage goals only; it is asked once for each name, so that counting stays cheap."""
+    """The counts of registered coverage goals; each name is checked once, so that counting stays cheap."""
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
@@ -24,7 +24,7 @@ class _Reached(Counter[str]):
 
 
 class Evidence:
-    """Counts tests of laws and refuses what breaks one."""
+    """The counts of tests of laws and of goals; a broken law is refused."""
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
@@ -39,12 +39,12 @@ class Evidence:
         self.done: Counter[str] = Counter()
 
     def meet(self, goal: str, met: object = True) -> None:
-        """Count a coverage goal, if it was met; a `ValueError` where nobody has registered it."""
+        """Count a coverage goal if it was met; raise `ValueError` for an unregistered goal."""
         if met:
             self.reached[goal] += 1
 
     def meet_each(self, goals: Mapping[str, object]) -> None:
-        """Count those goals that were met, as of `meet`; several at once, since it is done so often."""
+        """Count the goals that were met, as of `meet`, several in one call to save time."""
         reached = self.reached
         for goal, met in goals.items():
             if met:

@@ -102,7 +102,7 @@ _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 
 
 class _Plan:
-    """What there is to do for operations of one class, looked up once."""
+    """The work that operations of one class need, looked up once."""
 
     __slots__ = ("answer", "counts", "fates", "follow", "is_new", "is_test", "law", "read", "sizes")
 
@@ -130,7 +130,7 @@ _Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
 def _fates_of(
     kind: str, laws: KindLaws, claims: frozenset[str], coverage: bool
 ) -> Mapping[type[Operation], Mapping[str, _Fate]]:
-    """Return what there is to look at, by operation and fate, for an implementation with these claims."""
+    """Return the checks to make, by operation and fate, for an implementation with these claims."""
     claimed = _find_claimed(kind, claims)
     checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
     for operation in OPERATIONS_OF[kind]:
@@ -173,7 +173,7 @@ _REFUSAL = Outcome(Failed("", ""))
 
 
 class Judge(Generic[ModelT]):
-    """Puts the laws of a kind to what was seen, one operation after the other.
+    """The judge of a history, which puts the laws of a kind to one operation after the other.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ class Judge(Generic[ModelT]):
         self._sizes = now
 
     def _judge_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> str:
-        """Judge what an operation came to; return the law that a wrong size breaks afterwards."""
+        """Judge the outcome of an operation; return the law that a wrong size breaks afterwards."""
         model, evidence = self.model, self.evidence
         seen = plan.read(operation, outcome)
         if outcome.effects:
@@ -305,14 +305,14 @@ class Judge(Generic[ModelT]):
             self.evidence.left_out.add(plan.law)
 
     def _is_misuse(self, plan: _Plan, operation: Operation) -> bool:
-        """Tell whether an operation would have to be refused, or names what there is not."""
+        """Tell whether an operation would have to be refused, or names something that does not exist."""
         try:
             return bool(plan.read(operation, _REFUSAL).wrong)
         except ProgramError:
             return True
 
     def _judge_refusal(self, operation: Operation, seen: Seen) -> None:
-        """Judge an operation that must be refused, by the errors of all that is wrong with it."""
+        """Judge an operation that must be refused, by the errors of all its mistakes."""
         first, evidence = seen.wrong[0], self.evidence
         errors: Collection[str] = first.errors
         if len(seen.wrong) > 1:
@@ -348,7 +348,7 @@ class Judge(Generic[ModelT]):
         observed: object,
         can_follow: bool = True,
     ) -> None:
-        """Say that a law is broken, unless that is known, and what was seen can and is to count as right."""
+        """Report a broken law, unless the violation is known, can be followed and is to count as right."""
         try:
             self.evidence.refuse(law, what, expected, observed)
         except InvariantViolation as violation:
@@ -373,7 +373,7 @@ class Judge(Generic[ModelT]):
         now: Mapping[str, int],
         found: Mapping[str, int],
     ) -> None:
-        """Test the sizes that were told against those that the model knows now."""
+        """Compare the sizes that were told with the sizes that the model knows now."""
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so

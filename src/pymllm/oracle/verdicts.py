@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Verdict(enum.Enum):
-    """What is known of one law."""
+    """The verdict on one law."""
 
     VIOLATED = "violated"
     """A run broke it."""

@@ -18,7 +18,7 @@ PLAIN = re.compile(r'(?:[\[\]{},:\s]|"[^"\\]*"|null|true|false|\b0\b|-?\b[1-9][0
 
 
 class Refused(Exception):
-    """What was given makes no sense."""
+    """The refusal of an input that makes no sense."""
 
 
 def read_object(place, text, *fields):
@@ -94,7 +94,7 @@ def is_like(expected, seen):
 
 
 def are_new(expected, seen):
-    """Whether these are different numbers that fill pages from their beginning, none of a taken page."""
+    """Tell whether the numbers differ, fill pages from their beginning, and avoid taken pages."""
     page, least, most = (number_of(expected, name) for name in ("page", "least", "most"))
     if len(seen) != number_of(expected, "$new") or page == 0:
         return False
@@ -108,7 +108,7 @@ def are_new(expected, seen):
 
 
 def are_calls(calls, inside, seen):
-    """Whether calls are as many as expected, or of the slots that are, and callbacks saw what they must."""
+    """Tell whether calls match in number or in slots, and callbacks saw the sizes that they must."""
     names = [get(it, "call") for it in seen]
     for name, value in calls.items():
         if isinstance(value, dict):
@@ -148,7 +148,7 @@ def numbers(span, given, kind):
 
 
 def make(vector, kind):
-    """A cache for a vector; or none, what becomes of the vector without it, and why."""
+    """Make a cache for a vector; or return none, with the vector's fate and the reason."""
     missing = [it for it in items_of(vector, "needs") if it not in PageCache.CLAIMS]
     if kind != PageCache.KIND:
         return None, ("skipped", f"is not of kind {kind}")
@@ -162,7 +162,7 @@ def make(vector, kind):
 
 
 def play(vector, cache):
-    """What becomes of a vector: passed, failed, other way or skipped; and why it failed, or was skipped."""
+    """Return the fate of a vector: passed, failed, other way or skipped, with the reason, if there is one."""
     given = []
     for number, step in enumerate(items_of(vector, "steps"), 1):
         op, expected = resolve(step["op"], given), resolve(step["expect"], given)

@@ -99,7 +99,10 @@ def _ids_of_audits(kind: str) -> dict[str, None]:
 
 
 def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
-    """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
+    """Return a complaint about the first law that a walk from inside names and the kind lacks.
+
+    Nobody could say what a finding under such a law means.
+    """
     known = _ids_of_audits(kind)
     unknown = next((law for law in named if law not in known), None)
     if unknown is None:
@@ -108,5 +111,5 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
 
 
 def ranks_policy(policy: str) -> bool:
-    """Tell whether R11 knows the order of an eviction policy, so that an adapter may claim it."""
+    """Tell whether R11 knows the order of an eviction policy, and an adapter may claim the order."""
     return find_rank(policy) is not None

@@ -1,4 +1,4 @@
-"""An index of who has which blocks: the laws of its events and of its answers."""
+"""The laws of an index of each worker's blocks: of its events and of its answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
 
 
 def _is_test(before: IndexModel, number: int, seen: SeenSearch) -> bool:
-    """Tell whether a search shows what the last event did to a worker, or did not."""
+    """Tell whether a search can show the effect of the last event on a worker, or its absence."""
     worker, path = before.workers[number], seen.paths[number]
     if worker.touched is None:
         return bool(path) and path[0] in worker.named

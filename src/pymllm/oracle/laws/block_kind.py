@@ -1,4 +1,4 @@
-"""How laws are put to block allocators: in which order, what each operation asks for, and what it meets."""
+"""The laws' use on block allocators: their order, the answer due to each operation, and the goals met."""
 
 from __future__ import annotations
 

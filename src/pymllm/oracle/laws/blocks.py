@@ -698,7 +698,7 @@ def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: S
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
 def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Compare what it saw in its last call, and demand that its own call was turned away.
+    """Compare the sizes that the observer saw in its last call, and demand that its own call was refused.
 
     Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An
     error of its own may have kept them from being written.
@@ -729,7 +729,7 @@ def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
 def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
-    """Demand as many victims as are missing, and of each that it was its turn when it went."""
+    """Demand as many victims as are missing, and that each went in its turn."""
     stamps, line = before.blocks.stamps, before.blocks.line
     if len(seen.lost) != seen.missing:
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
@@ -788,7 +788,7 @@ def _only_those_lose_slots_whose_turn_it_is(
 
 
 def _taken_from(before: BlocksModel, seen: SeenSlots) -> list[int]:
-    """Return the blocks whose slots a batch gives to others, although it is not their turn."""
+    """Return the blocks that lose their slots to a batch out of turn."""
     slot_of = before.slotted().slot_of
     return [block for block, slot in slot_of.items() if slot in seen.new and block not in seen.turn]
 
@@ -822,7 +822,7 @@ def _slots_are_found(before: BlocksModel, operation: FindSlots, seen: SeenBlocks
 
 @blocks_partition_the_pool.on(Inspect, kinds="blocks")
 def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare the first views, but for what is told of the dummy and for the stamps of free blocks.
+    """Compare the first views, except for the dummy's entries and the stamps of free blocks.
 
     Who looks at everything tests what was done since the last look.
     """
@@ -876,14 +876,14 @@ def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks)
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="blocks")
 def _a_reset_tells_nobody(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Found:
-    """Demand that nobody is told; that tests something where something is taken away."""
+    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
     if seen.effects:
         return _nobody_is_told(before, operation, seen)
     return True if before.blocks.held else None
 
 
 def _wrong_view(before: BlocksModel, *views: tuple[str, object, object]) -> Broken | None:
-    """Return the first view that is wrong; what was to leave it alone is blamed before its own law."""
+    """Return the first view that is wrong; a suspected operation is blamed before the view's own law."""
     for view, expected, observed in views:
         if expected != observed:
             return Broken(view, expected, observed, before.suspected)

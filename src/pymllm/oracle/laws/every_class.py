@@ -1,4 +1,4 @@
-"""What holds for every class."""
+"""The laws of every class."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _may_stop(
 
 
 def _stops_at_its_call(before: CacheModel, plan: Taken, seen: SeenEvict) -> Found:
-    """Compare what an eviction of states took until the call that failed with what was due."""
+    """Compare the states that an eviction took before its failed call with the states that were due."""
     fault, removed, states = before.fault, seen.gone, seen.states.pages
     assert fault is not None
     is_late = fault.call == "free"

@@ -1,4 +1,4 @@
-"""What a coverage goal is: a state worth reaching, of whom it may be expected, and what is at stake in it."""
+"""Coverage goals: states worth reaching, the configurations that must reach them, and the laws at stake."""
 
 from __future__ import annotations
 

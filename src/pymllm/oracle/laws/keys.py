@@ -266,7 +266,7 @@ def _nodes_have_the_hashes_of_their_pages(before: CacheModel, operation: Inspect
 
 
 def _known(before: CacheModel) -> dict[tuple[Space, str], Path]:
-    """Return whose digest each one is that was told in a namespace, where no digests are claimed."""
+    """Return the path of each digest that was told in a namespace, where no digests are claimed."""
     return {(end.space, digest): end for end, digest in before.hashes.items()}
 
 

@@ -31,7 +31,7 @@ _HEADING = re.compile(r"^(\w+)\n-+\n", flags=re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is wrong, and whose law it breaks where that is not the check's own; as a truth it is false."""
+    """A wrong finding, with the law that is broken if not the check's own; its truth value is false."""
 
     what: str
     expected: object
@@ -43,7 +43,7 @@ class Broken:
 
 
 class LeftOut(enum.Enum):
-    """What a check finds where an implementation leaves out what could be looked at."""
+    """The finding of a check where an implementation leaves out the part to look at."""
 
     LEFT_OUT = enum.auto()
 
@@ -66,7 +66,7 @@ def demand(truth: object, what: str, expected: object, observed: object) -> Foun
 
 
 def same_cells(seen: SeenCells) -> Found:
-    """Compare a whole memory with what was read: its cells know what that tests, and who is blamed."""
+    """Compare a whole memory with its reading: the cells know the laws to test and the law to blame."""
     wrong = seen.memory.find_wrong(seen.cells)
     return seen.memory.tested if wrong is None else Broken(*wrong)
 
@@ -79,7 +79,7 @@ CheckT = TypeVar("CheckT", bound=Check)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operation asks for, and whose law it is.
+    """The answer that an operation asks for, and the law that another answer breaks.
 
     - ``answer``: What it must answer with where it was done; ``None`` where a law looks at that itself.
     - ``law``: The law that another answer breaks; of several the first that is claimed.
@@ -97,7 +97,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindLaws:
-    """How the laws of one kind of implementation are put to an operation.
+    """The laws of one kind of implementation, as they are put to an operation.
 
     - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named. Of
       one that stands there several times the checks of an operation are put one by one, the rest last. Laws
@@ -130,7 +130,7 @@ class KindLaws:
 
 
 class Way(enum.Enum):
-    """How a law is checked; every law in at least two ways."""
+    """A way to check a law; every law has at least two ways."""
 
     STRUCTURE = "structure"
     """A walk through our own objects (`pymllm.invariants`, the engine's audits)."""
@@ -184,7 +184,7 @@ class Law:
     def on(
         self, *operations: type[Operation], fate: str = DONE, kinds: str = ""
     ) -> Callable[[CheckT], CheckT]:
-        """Add a check of what some operations did; of all kinds of the law unless some are named."""
+        """Add a check of the outcomes of some operations, for all kinds of the law unless kinds are named."""
 
         def add(check: CheckT) -> CheckT:
             named = kinds.split() or self.kinds
@@ -195,7 +195,7 @@ class Law:
 
     @property
     def sentence(self) -> str:
-        """What it demands in a few words, such as stand in tables: the text's first line."""
+        """The law's demand in a few words for tables: the first line of its text."""
         line = self.text.partition("\n")[0].removesuffix(".")
         return line if line[1].isupper() else line[0].lower() + line[1:]
 
@@ -206,7 +206,7 @@ class Law:
 
     @property
     def demands(self) -> str:
-        """What an implementation must do, without the sentence: Markdown."""
+        """The demands on an implementation, without the sentence: Markdown."""
         return _HEADING.split(self.text)[0].partition("\n")[2].strip()
 
     @property
@@ -220,12 +220,12 @@ class Law:
         return are_met(self.needs_of(kind), capabilities)
 
     def needs_of(self, kind: str | None) -> frozenset[str]:
-        """Return the capabilities that it takes to test it on adapters of a kind."""
+        """Return the capabilities that an adapter of a kind needs to be tested by the law."""
         return self.needs | self.needs_in.get(kind or "", frozenset())
 
     @property
     def about(self) -> str:
-        """What it is about: kinds, each with what it takes there. Markdown."""
+        """The kinds that the law is about, each with the capabilities needed there: Markdown."""
         told = []
         for kind in self.kinds:
             needs = sorted(self.needs_in.get(kind, ()))
@@ -260,7 +260,7 @@ def law(
     is_of_tails: bool = False,
     needs_in: Mapping[str, str] | None = None,
 ) -> Callable[[Check], Law]:
-    """Make a law of a function that checks some operations, and whose docstring is the text.
+    """Make a law of a function that checks some operations; its docstring is the text.
 
     ``ways`` are letters of structure, oracle and plant, lists are split at spaces.
     """

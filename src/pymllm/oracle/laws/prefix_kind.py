@@ -1,4 +1,4 @@
-"""How laws are put to prefix caches: in which order, what each operation asks for, and what it meets."""
+"""The laws' use on prefix caches: their order, the answer due to each operation, and the goals met."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
 
 
 def _is_among_three(cache: PrefixModel, ends: Collection[Path]) -> bool:
-    """Tell whether one of some cached pages is a child of a page, or of the root, that has three."""
+    """Tell whether any of some cached pages has a parent, perhaps the root, with three children or more."""
     children, pages = cache.children, cache.pages
     return max([children[pages[end].above] for end in ends], default=0) > 2
 
 
 def _is_zero_behind(path: Path) -> bool:
-    """Tell whether token 0, or a tuple that begins with it, stands in a path, but not only at its front."""
+    """Tell whether token 0, or a tuple that begins with token 0, stands in a path behind its front."""
     return any(token == 0 or (isinstance(token, tuple) and token[0] == 0) for token in path.tokens[1:])
 
 
@@ -277,12 +277,12 @@ def _met_by_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -> Met:
 
 
 def _is_three_high(ends: Sequence[Path]) -> bool:
-    """Tell whether one of these, of which nothing above is missing, has two of them above it."""
+    """Tell whether any of these paths, which lack none above another, has two others above it."""
     return len(ends) > 2 and any(sum(end.covers(path) for end in ends) > 2 for path in ends)
 
 
 def _met_by_holds(model: CacheModel, removed: Collection[Path]) -> dict[str, object]:
-    """Tell what holds have kept from an eviction that took something (R6)."""
+    """Tell which pages holds have kept from an eviction that took pages (R6)."""
     pages = model.cache.pages
     last = max(pages[path].access for path in removed)
     above = (pages.get(pages[path].above) for path in removed)
@@ -393,7 +393,7 @@ def _met_by_malformed(model: CacheModel, operation: Malformed, seen: Seen) -> Me
 
 
 def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
-    """Return what tells whose law another answer breaks: X2 where a call was let fail."""
+    """Return a function that finds the law which a wrong answer breaks: X2 where a call was let fail."""
 
     def tell(before: CacheModel, operation: object, seen: Seen) -> str:
         return law if before.fault is None or isinstance(seen.result, answer) else "X2"
@@ -402,7 +402,7 @@ def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
 
 
 def _law_of_size(law: str, name: str) -> str:
-    """Return the law that a wrong size breaks after an operation whose own law this is."""
+    """Return the law that a wrong size breaks after an operation with this law."""
     if name.endswith("available_size"):
         return "A7 A2" if name.startswith("swa") else "A2"
     if name == "available_track_slots":

@@ -375,7 +375,7 @@ def find_wrong_count(seen: SeenLook, name: str, counted: str) -> Broken | None:
 
 
 def gives_back_as_planned(seen: SeenInsert) -> Found:
-    """Compare what an insert gives back, or moves, where nothing that came was freed."""
+    """Compare the slots that an insert gives back or moves with its plan, where no new slots were freed."""
     plan, calls = seen.plan, seen.calls
     if sorted(calls.freed) != sorted(plan.displaced):
         return Broken("slots that an insert frees", plan.displaced, calls.freed)

@@ -1,4 +1,4 @@
-"""How laws look at requests between two steps: what they are given, how they stand, what goes with them."""
+"""Checks of requests between two steps: the blocks they get, where they stand, and the blocks they lose."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from pymllm.oracle.models.requests import (
 @blocks_partition_the_pool.on(RunStep, fate=CUT_SHORT, kinds="requests")
 @unreferenced_blocks_lose_their_slots.on(Inspect, Fault, kinds="requests")
 def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Compare the blocks that were deregistered or became free with those that must be, each once."""
+    """Compare the blocks told as deregistered or freed with the blocks that must be, each told once."""
     others = [effect.call for effect in seen.effects if effect.call != "callback"]
     if others:
         return Broken("effects", "callbacks alone", others)
@@ -92,7 +92,7 @@ def _states_go(before: RequestsModel, seen: SeenContext) -> bool:
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="requests")
 def _a_reset_tells_nobody(before: RequestsModel, operation: Reset, seen: SeenContext) -> Found:
-    """Demand that nobody is told; that tests something where something is taken away."""
+    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
     if seen.effects:
         return Broken("effects of a reset", "none", seen.effects)
     return True if before.context.served or before.context.blocks.hash_of else None
@@ -120,7 +120,7 @@ def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenCont
 
 @what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _blocks_that_are_not_there(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Leave a request to E4 whose reserve alone keeps it out."""
+    """Leave a request to E4 if its reserve alone keeps the request out."""
     return None if seen.is_kept_out else _no_room_is_told(before, operation, seen)
 
 
@@ -131,7 +131,7 @@ def _describe_need(seen: SeenContext) -> str:
 
 
 def _false_hit(before: RequestsModel, seen: SeenChunk) -> Broken | None:
-    """Say that room was found in a block that has the right hash, and is not the one that is meant (C3)."""
+    """Report a hit on a block with the right hash that is not the block meant (C3)."""
     request, hit = seen.request, seen.request.blocks
     if request.computed or not isinstance(seen.result, RequestView) or len(hit) >= len(request.prefixes):
         return None
@@ -150,7 +150,7 @@ def _nothing_has_gone(before: RequestsModel, operation: Operation, seen: SeenCon
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=UNSTRUCK, kinds="requests")
 def what_fails_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Refuse what was done although a call in it was to fail."""
+    """Refuse an operation that was done although a call in it was to fail."""
     return Broken(f"{before.armed}, which fails", INJECTED, seen.result)
 
 
@@ -175,7 +175,7 @@ def _its_row_has_what_it_needs(before: RequestsModel, operation: Operation, seen
 
 
 def has_its_row(request: ServedRequest, blocks: Sequence[int], missing: int) -> Found:
-    """Demand of a row that it goes on with so many blocks behind those that a request has."""
+    """Demand that a row holds the request's blocks, and behind them as many more as are missing."""
     had = tuple(request.blocks)
     if blocks[: len(had)] != had:
         return Broken(f"first blocks of request {request.step}", had, blocks[: len(had)])
@@ -190,7 +190,7 @@ def _free_blocks_are_handed_out(before: RequestsModel, operation: Operation, see
 
 
 def are_free(before: RequestsModel, seen: SeenContext, new: Sequence[int]) -> Found:
-    """Demand of blocks that are handed out that each is free, or was evicted for it, and there once."""
+    """Demand that each block handed out was free or evicted for the request, and comes only once."""
     if not new:
         return None
     free = before.context.blocks.free
@@ -224,7 +224,7 @@ def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: 
 
 
 def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView) -> Found:
-    """Compare what a request has in its whole blocks and in its live state with a cold run.
+    """Compare the whole blocks and the live state of a request with a cold run.
 
     Nothing is known of one whose step failed.
     """

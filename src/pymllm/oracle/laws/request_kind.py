@@ -1,4 +1,4 @@
-"""How laws are put to requests: in which order, what each operation asks for, and what it meets."""
+"""The laws' use on requests: their order, the answer due to each operation, and the goals met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How laws look at a step of requests: what is computed, what is registered, and which states are kept."""
+"""Checks of a step of requests: the computed tokens, the registered blocks and the kept states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pymllm.oracle.models.requests import BROKEN, COMMIT, CUT_SHORT, FORWARD, Re
 @a_row_names_what_its_request_has.on(RunStep, kinds="requests")
 @a_row_names_what_its_request_has.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _the_batch_is_in_its_rows(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Compare who decodes, then who has a chunk, in the rows behind paused ones, and the blocks of each."""
+    """Compare the requests that decode, then those with chunks, their rows behind paused ones, and blocks."""
     runs, split = seen.result.requests, len(seen.decoding)
     told = [run.request for run in runs]
     batch = sorted(told[:split]), sorted(told[split:])
@@ -88,7 +88,7 @@ def _each_token_goes_to_its_place(before: RequestsModel, operation: RunStep, see
 
 
 def _are_placed(before: RequestsModel, seen: SeenStep, *, is_padding: bool) -> Found:
-    """Find what is written to a wrong place, of what padding may be written for or of the rest."""
+    """Find a write to a wrong place, among the tokens that padding may stand for or among the rest."""
     size, dummy, is_tested = before.context.block_size, before.context.dummy, False
     for request, run in seen.runs:
         place = request.start
@@ -119,7 +119,7 @@ def _states_are_extracted_in_chunks(before: RequestsModel, operation: RunStep, s
 @a_read_finds_what_a_cold_run_wrote.on(RunStep, kinds="requests")
 @a_read_finds_what_a_cold_run_wrote.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _each_reads_a_cold_run(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Compare who samples, the states, and the KV that is read; a step that failed may not have read it."""
+    """Compare the requests that sample, the states and the KV read; a failed step may have read no KV."""
     context, cold = before.context, before.context.cold
     for request, run in seen.runs:
         who = f"request {request.step}"
@@ -219,7 +219,7 @@ def _no_step_without_states_fails(before: RequestsModel, operation: RunStep, see
 
 @what_a_pool_did_not_take_stays.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _a_step_that_fails_keeps_nothing(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Demand all registered or nothing, and that no states go but those in turn, and what it writes anew."""
+    """Demand that all blocks register or none, and that only states in turn or written anew are lost."""
     ran, is_early = seen.result, before.armed in FORWARD
     if is_early and ran.registered:
         return Broken("blocks that a failed forward pass registers", (), ran.registered)

@@ -70,7 +70,7 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
 
 @a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
 def _a_match_has_the_kv_of_a_cold_run(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
-    """Look at what the matched slots hold, whoever owns them."""
+    """Compare the contents of the matched slots, under any owner, with a cold run."""
     content, slots = before.ownership.content, seen.result.slots
     if not slots or not content.is_known(slots):
         return None

@@ -64,13 +64,13 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
 
 @rows_are_handed_out_but_row_0.on(ReadRows)
 def _the_table_has_its_form(before: RowModel, operation: ReadRows, seen: SeenCells) -> Found:
-    """Demand the same form at each reading, so that it counts as no test."""
+    """Demand the same form of the table at each reading, without counting this as a test."""
     return same("rows and their lengths", before.form, seen.form) and None
 
 
 @rows_are_handed_out_but_row_0.on(AllocRows, fate=NO_ROOM)
 def _no_rows_are_handed_out(before: RowModel, operation: AllocRows, seen: Seen) -> Found:
-    """Demand of who claims no pool what X4 demands of all others."""
+    """Demand of implementations without the claim of a pool the answer that X4 demands of all others."""
     return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
 
 

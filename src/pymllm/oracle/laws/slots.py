@@ -1,4 +1,4 @@
-"""Slots and who has them: the laws of allocators."""
+"""Slots and their owners: the laws of allocators."""
 
 from __future__ import annotations
 
@@ -421,7 +421,7 @@ def _slots_of(pages: list[int], size: int) -> list[int]:
 
 
 def _is_their_turn(before: SlotModel, what: str, model: PageModel, pages: list[int]) -> Found:
-    """Tell whether it is the turn of free pages; if not, the law of what may have spoilt it is blamed."""
+    """Tell whether free pages came in turn; if not, blame the law that may have spoilt their order."""
     count, suspect = len(pages), before.order_suspect
     if not pages:
         return None
@@ -457,7 +457,7 @@ def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, lis
 
 
 def _law_of_free(before: SlotModel, operation: Free, seen: SeenSlots) -> str:
-    """Blame who takes a page for several because it is named by several slots (A5)."""
+    """Blame A5 where a page named by several slots may have been taken for several pages."""
     is_repeated = "refuses_double_free" in before.claims and len(seen.slots) > len(seen.pages)
     return "A5" if is_repeated else "A2"
 

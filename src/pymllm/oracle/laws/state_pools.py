@@ -136,7 +136,7 @@ def _states_hold_what_was_written(before: StatePoolModel, operation: ReadStates,
 
 @track_slots_have_one_owner.on(AllocTrack, fate=NO_ROOM)
 def _no_slot_is_handed_out(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
-    """Demand of who claims no pool what X4 demands of all others."""
+    """Demand of implementations without the claim of a pool the answer that X4 demands of all others."""
     return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
 
 

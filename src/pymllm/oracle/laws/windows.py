@@ -253,7 +253,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 def _what_may_go_and_what_may_not_is_all_that_lives(
     before: CacheModel, operation: Evict, seen: SeenEvict
 ) -> Found:
-    """Compare the sum of both sizes, of which nobody else says what they are."""
+    """Compare the sum of both sizes with the tokens alive, as no other check knows these sizes."""
     names = ("swa_evictable_size", "swa_protected_size")
     if not before.follows_windows or seen.taken is None or not all(name in seen.sizes for name in names):
         return None
@@ -412,7 +412,7 @@ def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode
 
 @a_hold_locks_its_window.on(Evict)
 def _a_held_window_stays(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
-    """Look at what went of windows that are followed; of others S6 does."""
+    """Look at the windows that went where windows are followed; elsewhere S6 looks."""
     taken = seen.tombstoned if before.follows_windows else None
     return _keeps_held_windows(before, taken) if taken else None
 

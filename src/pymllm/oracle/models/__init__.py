@@ -7,7 +7,7 @@ from pymllm.history.files import Config
 
 
 def read_policy(config: Config) -> str:
-    """Return what becomes of blocks without references; `ProgramError` where the policy is none."""
+    """Return the policy for blocks without references; raise `ProgramError` if there is no such policy."""
     policy = config.get("policy")
     if policy not in ("lru", "release", "ref_zero"):
         raise ProgramError(f"the configuration's policy is {policy!r}; it must be lru, release or ref_zero")

@@ -1,4 +1,4 @@
-"""An index of who has which blocks as specified: what its events have said, and what a search may find.
+"""The specified index of each worker's blocks: the state after its events, and what a search may find.
 
 What a worker has is what its events have stored and not removed. A block below one that was removed is of
 no use for the time being, and an index may forget it: it is *unsure* until it is stored again, or found.
@@ -33,7 +33,7 @@ _OWN_PARENT = Misuse("a block that is its own parent is refused", "X1", ("ValueE
 
 
 class Place(NamedTuple):
-    """What a hash stands for: the block's own tokens below the hash of its parent."""
+    """The block that a hash stands for: its own tokens below the hash of its parent."""
 
     parent: int | None
     tokens: int
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """What events have said of one worker."""
+    """One worker's blocks according to its events, and the law that a wrong answer about them breaks."""
 
     sure: set[int] = field(default_factory=set)  # it has them, and an index must know
     unsure: set[int] = field(default_factory=set)  # it has them, and an index may have forgotten
@@ -51,7 +51,7 @@ class Worker:
 
 
 class Bounds(NamedTuple):
-    """How many leading blocks an answer may have."""
+    """The bounds on the number of leading blocks in an answer."""
 
     least: int
     most: int
@@ -103,11 +103,11 @@ class IndexModel(KindModel):
     # -- what is known -------------------------------------------------------------------------------------
 
     def space(self, worker: int) -> int:
-        """Return whose hashes a worker uses: its own, or those of all."""
+        """Return the space of a worker's hashes: its own, or the space that all workers share."""
         return worker if self.has_own_hashes else -1
 
     def child(self, worker: int, parent: int | None, tokens: int) -> int | None:
-        """Return the hash of a block by its place, where somebody has named it."""
+        """Return the hash of the block at a place, if an event has ever named the block."""
         return self._children.get((self.space(worker), parent), {}).get(tokens)
 
     def place(self, worker: int, hash: int) -> Place:
@@ -115,11 +115,11 @@ class IndexModel(KindModel):
         return self.places[self.space(worker), hash]
 
     def law_of(self, worker: int) -> str:
-        """Return whose law it is that a worker is found as it must be."""
+        """Return the law that is broken where a search gives a wrong answer about a worker."""
         return self.workers[worker].law if worker in self.workers else self._law_of_strangers
 
     def law_of_shown(self, block: IndexedBlock) -> str:
-        """Return whose law it is that a block is shown or not; nothing where a search would have told."""
+        """Return the law that a block wrongly shown or missing breaks; nothing where a search would tell."""
         law = self.law_of(block.worker)
         if not self.is_cut_off(block.worker, block.hash):
             return law if law == "X1" else ""
@@ -127,7 +127,7 @@ class IndexModel(KindModel):
         return "I6" if is_forgotten else law
 
     def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
-        """Return the laws that a look has tested; I6 where it shows what another index may have forgotten."""
+        """Return the laws that a look has tested, with I6 for blocks which another index may forget."""
         is_kept = self.is_exact and any(self.is_cut_off(block.worker, block.hash) for block in shown)
         return ("I6", "I9") if is_kept else ("I9",)
 
@@ -150,7 +150,7 @@ class IndexModel(KindModel):
         return False
 
     def below(self, worker: int, hash: int) -> Iterator[int]:
-        """Yield what a worker has below a block, at any depth, gaps or not."""
+        """Yield the blocks that a worker has below a block, at any depth, with or without gaps."""
         for child in self._children.get((self.space(worker), hash), {}).values():
             if self.has(worker, child):
                 yield child
@@ -159,7 +159,7 @@ class IndexModel(KindModel):
     # -- events --------------------------------------------------------------------------------------------
 
     def read_store_blocks(self, operation: StoreBlocks, outcome: Outcome) -> Seen:
-        """Read what a worker has stored, below a parent that it has, or else nothing."""
+        """Read the blocks that a worker stores; none are stored below a parent that the worker lacks."""
         worker, parent = operation.worker, operation.parent
         hashes = [hash for hash, _ in operation.blocks]
         _demand_numbers(worker, *hashes, *(tokens for _, tokens in operation.blocks))
@@ -175,7 +175,7 @@ class IndexModel(KindModel):
         return SeenStore(outcome.result, fate, fresh=fresh, is_joined=is_joined)
 
     def _name(self, operation: StoreBlocks) -> None:
-        """Let each hash stand for its place, and for no other; `ProgramError` where it does so already."""
+        """Let each hash stand for its place; raise `ProgramError` if the hash or the place is taken."""
         space, parent = self.space(operation.worker), operation.parent
         named = {}
         for hash, tokens in operation.blocks:
@@ -211,7 +211,7 @@ class IndexModel(KindModel):
         self._tell(operation.worker, law, hashes)
 
     def read_remove_blocks(self, operation: RemoveBlocks, outcome: Outcome) -> Seen:
-        """Read what a worker removes, some of which it may not have."""
+        """Read the blocks that a worker removes, including blocks that the worker may not have."""
         worker, hashes = operation.worker, operation.hashes
         _demand_numbers(worker, *hashes)
         there = [hash for hash in dict.fromkeys(hashes) if self.has(worker, hash)]
@@ -220,7 +220,7 @@ class IndexModel(KindModel):
         return SeenRemoval(outcome.result, DONE if is_whole else MISSING, there=there, is_inner=is_inner)
 
     def follow_remove_blocks(self, step: int, operation: RemoveBlocks, seen: SeenRemoval) -> None:
-        """Take the blocks from the worker; what stands below them is cut off."""
+        """Take the blocks from the worker; the blocks below them are cut off."""
         worker = self.workers.setdefault(operation.worker, Worker())
         for hash in seen.there:
             worker.sure.discard(hash)
@@ -246,7 +246,7 @@ class IndexModel(KindModel):
     read_drop_worker, follow_drop_worker = read_clear_worker, follow_clear_worker
 
     def _tell(self, number: int, law: str, hashes: Iterable[int] | None) -> None:
-        """Note whose law it is from now on what is found of the worker, and of all others."""
+        """Note the laws that wrong answers about the worker, and about all others, break from now on."""
         self.answers, self._law_of_strangers = {}, "I1"
         for other in self.workers.values():
             other.law, other.touched = "I2", None
@@ -254,7 +254,7 @@ class IndexModel(KindModel):
         worker.law, worker.touched = law, None if hashes is None else frozenset(hashes)
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever is found of anybody."""
+        """Suspect an operation in any wrong answer about any worker."""
         self.answers, self._law_of_strangers = {}, law
         for worker in self.workers.values():
             worker.law, worker.touched = law, None
@@ -272,7 +272,7 @@ class IndexModel(KindModel):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def read_find_blocks(self, operation: FindBlocks, outcome: Outcome) -> Seen:
-        """Read who was found with how many blocks, and how many these may be."""
+        """Read the workers that were found with their numbers of blocks, and the bounds of these numbers."""
         _demand_numbers(*operation.tokens)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()
         paths = {worker: self._path(worker, operation.tokens) for worker in self.workers}
@@ -297,7 +297,7 @@ class IndexModel(KindModel):
         return Bounds(least, most)
 
     def follow_find_blocks(self, step: int, operation: FindBlocks, seen: SeenSearch) -> None:
-        """Be sure of what was found, and of what was not: an index does not change its mind by itself."""
+        """Be sure of the blocks found and the first block missing: no index changes its mind by itself."""
         self.answers[operation] = seen.result
         for worker, (_, most) in seen.bounds.items():
             known, path, found = self.workers[worker], seen.paths[worker], seen.told.get(worker, 0)
@@ -315,7 +315,7 @@ class IndexModel(KindModel):
 
 
 def _demand_numbers(*numbers: int) -> None:
-    """Refuse a program whose workers or hashes are no numbers of 63 bits."""
+    """Refuse a program with workers or hashes that are no numbers of 63 bits."""
     for number in numbers:
         if not 0 <= number < _LIMIT:
             raise ProgramError(f"{number} is neither a worker nor a hash; both are 0 to 2**63 - 1")

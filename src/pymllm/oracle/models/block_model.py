@@ -11,7 +11,7 @@ from pymllm.oracle.models.slot_model import Remainder
 
 
 class Registration(NamedTuple):
-    """What becomes of one entry of a registration."""
+    """The fate of one entry of a registration."""
 
     block: int
     hash: int
@@ -63,7 +63,7 @@ class BlockModel:
 
     @property
     def cached(self) -> list[int]:
-        """Registered blocks that nobody references, ascending."""
+        """The registered blocks without references, ascending."""
         return sorted(block for block in self.hash_of if not self.refs[block])
 
     @property
@@ -86,7 +86,7 @@ class BlockModel:
         return set(self.hash_of) - active
 
     def turns(self, victims: Iterable[int], keep: Collection[int] = ()) -> Iterator[set[int]]:
-        """Yield what may go first, and then behind each victim, if those before it went when they might."""
+        """Yield the blocks that may go first, then after each victim, if all before went in their turn."""
         evictable, children = self.evictable(keep), Counter(self.parent_of.values())
         leaves = evictable.difference(children)
         yield leaves
@@ -113,7 +113,7 @@ class BlockModel:
         return found
 
     def lost_with(self, released: Sequence[int]) -> list[int]:
-        """Return what is deregistered or becomes free where references are taken away."""
+        """Return the blocks that are deregistered or become free when references are taken away."""
         idle = [block for block, times in Counter(released).items() if self.refs[block] == times]
         lost = [block for block in idle if block not in self.hash_of]
         if self.policy == "ref_zero":
@@ -121,7 +121,7 @@ class BlockModel:
         return [*dict.fromkeys(lost)]
 
     def faults_of(self, blocks: Iterable[int]) -> list[str]:
-        """Say of each block that nobody has what is wrong with naming it."""
+        """Return the reason for refusing each named block that is the dummy, free or outside."""
         return [
             "the dummy is refused"
             if block == self.usable
@@ -147,7 +147,7 @@ class BlockModel:
             self.line.pop(block, None)
 
     def release(self, blocks: Sequence[int]) -> list[int]:
-        """Take references away, and return what was deregistered or became free for that."""
+        """Take references away, and return the blocks that this deregistered or freed."""
         gone = self.lost_with(blocks)
         for block in blocks:
             self.refs[block] -= 1
@@ -157,7 +157,7 @@ class BlockModel:
         return gone
 
     def drop(self, blocks: Sequence[int]) -> Sequence[int]:
-        """Deregister blocks, and free those that nobody references; return them."""
+        """Deregister blocks, free the unreferenced blocks among them, and return all of them."""
         for block in blocks:
             self.line.pop(block, None)
             hash_value = self.hash_of.pop(block, None)
@@ -172,7 +172,7 @@ class BlockModel:
     def plan_registration(
         self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
     ) -> list[Registration]:
-        """Work out what becomes of occupied blocks that are to be registered."""
+        """Work out the fate of each occupied block that is to be registered."""
         made: list[Registration] = []
         hash_of, block_of = ChainMap({}, self.hash_of), ChainMap({}, self.block_of)
         earlier: dict[int, int] = {}
@@ -199,7 +199,7 @@ class BlockModel:
         return made
 
     def register(self, planned: Iterable[Registration]) -> None:
-        """Register blocks; those that must not be stay as they are."""
+        """Register the blocks that may be registered, and leave the others as they are."""
         for block, hash_value, parent, why_not in planned:
             if not why_not:
                 self.hash_of[block], self.block_of[hash_value] = hash_value, block
@@ -227,12 +227,12 @@ class BlockSlotModel:
 
     @property
     def free(self) -> Remainder:
-        """Slots that nobody has."""
+        """The slots that are free."""
         return Remainder(range(self.total), {*self.slot_of.values(), *self.in_hand})
 
     @property
     def free_count(self) -> int:
-        """How many nobody has."""
+        """The number of slots that are free."""
         return self.total - len(self.slot_of) - len(self.in_hand)
 
     @property

@@ -1,4 +1,4 @@
-"""What stands in the cached and the live states of blocks (C7, C9)."""
+"""The contents of the cached and the live states of blocks (C7, C9)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class BlockStates:
                     target[layer].put("C7", (part, new), *source[layer].holds((part, old)))
 
     def contents(self, recurrent: int, conv: int, ramp: int) -> list[Content]:
-        """Return what a write writes, by part; `ProgramError` where a number leaves -128 .. 127."""
+        """Return the contents of a write, by part; raise `ProgramError` where a number leaves -128 .. 127."""
         made = [
             tuple(first + at * ramp for at in range(self.widths[part]))
             for part, first in zip(PARTS, (recurrent, conv), strict=True)

@@ -98,7 +98,7 @@ class SeenBlocks(Seen):
 
 @dataclass(slots=True)
 class SeenLoss(SeenBlocks):
-    """What may lose blocks, and what the observer was told and saw.
+    """An operation that may lose blocks, with everything that the observer was told and saw.
 
     ``lost`` are those that are deregistered or free: of an allocation those that were told of, since whose
     turn it is may be open. ``inside`` are the sizes while the last call is made, none where these could not
@@ -118,14 +118,14 @@ class SeenLoss(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenRegistration(SeenBlocks):
-    """What must become of each entry."""
+    """A registration, with the fate that each of its entries must have."""
 
     made: Sequence[Registration] = ()
 
 
 @dataclass(slots=True)
 class SeenSlots(SeenBlocks):
-    """What is asked for slots: the blocks that lose theirs in their order, and those that must go."""
+    """A demand for slots: the blocks that may lose theirs, in order, and the number of slots that must go."""
 
     victims: Sequence[int] = ()
     missing: int = 0
@@ -140,7 +140,7 @@ class SeenSlots(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenStates(SeenBlocks):
-    """What is written to states, read from them or copied: a slot and what it holds then."""
+    """A write, a read or a copy of states: a slot, and its contents afterwards."""
 
     slot: int | None = None
     contents: Sequence[Content] = ()
@@ -149,7 +149,7 @@ class SeenStates(SeenBlocks):
 
 
 class BlocksModel(KindModel):
-    """Follows blocks, slots and states; what an allocator may choose is told to it.
+    """The model of blocks, slots and states, which is told the choices left to an allocator.
 
     The configuration has ``blocks`` beside the dummy, ``policy`` (``lru``, ``release`` or ``ref_zero``), and
     ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates`
@@ -201,7 +201,7 @@ class BlocksModel(KindModel):
         return self.slots
 
     def cells(self) -> BlockStates:
-        """Return what stands in the states; `ProgramError` if there are none."""
+        """Return the contents of the states; raise `ProgramError` if cached states are not claimed."""
         if self.states is None:
             raise ProgramError("cached states are not claimed")
         return self.states
@@ -218,7 +218,7 @@ class BlocksModel(KindModel):
             self.states.suspect("X1")
 
     def _leave_traces(self, law: str, suspect: str = "") -> None:
-        """Note that somebody has yet to look for what an operation did, and perhaps should not have done."""
+        """Note that the effects of an operation, wanted or unwanted, have yet to be looked for."""
         self.untested[law] = None
         self.suspected = suspect
         self._was_used = True
@@ -231,7 +231,7 @@ class BlocksModel(KindModel):
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenBlocks:
-        """Return an outcome of what must be refused."""
+        """Return the reading of an operation that must be refused."""
         return SeenBlocks(outcome.result, REFUSED, wrong)
 
     def _named(
@@ -245,13 +245,13 @@ class BlocksModel(KindModel):
         return [Misuse(fault, law, errors, _NEEDED.get(fault, "refuses_foreign")) for fault in faults]
 
     def is_outside(self, blocks: Sequence[int]) -> bool:
-        """Tell whether a block is neither one of the pool nor the dummy."""
+        """Tell whether any block lies outside of the pool and is not the dummy."""
         return any(block not in range(self.blocks.usable + 1) for block in blocks)
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> SeenBlocks:
-        """Read what is to happen in the next operation."""
+        """Read the fault that is to happen in the next operation."""
         if operation.call not in ("callback", "reenter") or operation.nth < 1:
             raise ProgramError(
                 f"{operation}: of blocks only a callback can raise or re-enter, from the first on"
@@ -265,7 +265,7 @@ class BlocksModel(KindModel):
     # -- blocks --------------------------------------------------------------------------------------------
 
     def read_alloc_blocks(self, operation: AllocBlocks, outcome: Outcome) -> SeenLoss:
-        """Read who was told to go for an allocation."""
+        """Read the blocks that were told as evicted for an allocation."""
         count, blocks = operation.count, self.blocks
         if count < 0:
             raise ProgramError(f"a number of blocks is not negative, got {count}: use Malformed")
@@ -325,7 +325,7 @@ class BlocksModel(KindModel):
         self._leave_traces(*("X2", "X2") if seen.fate == RAISED else ("C1",))
 
     def read_retain_blocks(self, operation: RetainBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is named, which somebody must have."""
+        """Read the blocks that a retain names, each of which must be held or cached."""
         blocks = self.given.resolve(operation.blocks)
         wrong = self._misuse(blocks, "C1", _OWNED)
         return self._named(blocks, outcome, wrong, len(wrong))
@@ -336,7 +336,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C1")
 
     def read_release_blocks(self, operation: ReleaseBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is named, which must be held as often, and work out what goes."""
+        """Read the blocks that a release names, each to be held as often, and work out the blocks that go."""
         blocks, refs = self.given.resolve(operation.blocks), self.blocks.refs
         wrong = self._misuse(blocks, "C1", _OWNED)
         if wrong:
@@ -356,7 +356,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_release_blocks(self, step: int, operation: ReleaseBlocks, seen: SeenLoss) -> None:
-        """Take references away, with what goes then."""
+        """Take references away, along with the blocks that go then."""
         self.blocks.release(seen.blocks)
         self._follow_loss(seen)
 
@@ -386,12 +386,12 @@ class BlocksModel(KindModel):
         return SeenRegistration(outcome.result, DONE, (), blocks, 0, made)
 
     def follow_register_blocks(self, step: int, operation: RegisterBlocks, seen: SeenRegistration) -> None:
-        """Register what may be."""
+        """Register the blocks that may be registered."""
         self.blocks.register(seen.made)
         self._leave_traces("C3")
 
     def read_stamp_blocks(self, operation: StampBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read what is used, which somebody must have."""
+        """Read the blocks that a stamp names, each of which must be held or cached."""
         blocks = self.given.resolve(operation.blocks)
         if self.is_outside(blocks):
             return self._named(blocks, outcome, (_STAMP_OUTSIDE,))
@@ -412,7 +412,7 @@ class BlocksModel(KindModel):
     # -- slots ---------------------------------------------------------------------------------------------
 
     def read_alloc_slots(self, operation: AllocSlots, outcome: Outcome) -> SeenBlocks:
-        """Read what a batch is given, which names blocks that somebody has, and whose turn it is."""
+        """Read the slots for a batch of held or cached blocks, and find the blocks in turn to lose theirs."""
         slots, wanted = self.slotted(), self.given.resolve(operation.blocks)
         wrong = self._misuse(wanted, "C6", _NOT_FOR_SLOTS)
         if wrong:
@@ -426,7 +426,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_alloc_slots(self, step: int, operation: AllocSlots, seen: SeenSlots) -> None:
-        """Give slots to blocks, and take them from those whose turn it is; or let a failure be suspect."""
+        """Give slots to blocks, and take them from the blocks in turn; or make a failure suspect."""
         if seen.fate == NO_SLOTS:
             self._leave_traces("C5", "C5")
             return
@@ -438,7 +438,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C6" if seen.turn else "C2")
 
     def read_evict_slots(self, operation: EvictSlots, outcome: Outcome) -> SeenSlots:
-        """Read which slots a caller gets, and whose turn it is."""
+        """Read the slots that a caller gets, and the blocks in turn to lose theirs."""
         slots, count = self.slotted(), operation.count
         if count < 0:
             raise ProgramError(f"a number of slots is not negative, got {count}: use Malformed")
@@ -481,7 +481,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C4")
 
     def read_drop_states(self, operation: DropStates, outcome: Outcome) -> SeenBlocks:
-        """Read whose states go; one that is outside is refused with the rest of its call."""
+        """Read the blocks that lose their states; a block outside is refused with the rest of its call."""
         self.slotted()
         blocks = self.given.resolve(operation.blocks)
         if operation.how not in _WAYS:
@@ -590,7 +590,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_read_states(self, step: int, operation: ReadStates | ReadLive, seen: SeenStates) -> None:
-        """Know what stands there."""
+        """Settle the cells on the contents that were read."""
         assert seen.cells is not None
         seen.cells.settle(seen.read)
 
@@ -599,14 +599,14 @@ class BlocksModel(KindModel):
     # -- everything at once --------------------------------------------------------------------------------
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenBlocks) -> None:
-        """Know that all is well, and how it looks while it is new."""
+        """Clear all suspicion after a look, and keep the views of an unused allocator."""
         if not self._was_used:
             self.fresh = seen.result
         self.untested.clear()
         self.suspected = ""
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenBlocks) -> None:
-        """Make everything what it was at first."""
+        """Return everything to its initial state."""
         self.blocks.reset()
         if self.slots is not None:
             self.slots.reset()

@@ -16,7 +16,7 @@ _NO_LAYER = Misuse("a layer that is not there is asked for", "P3", MALFORMED_ERR
 
 
 class BufferModel(KindModel):
-    """Follows the buffers of every layer, each a part of keys and one of values.
+    """The model of every layer's buffers, each of a part of keys and a part of values.
 
     The configuration has ``layers``, ``size`` and ``page_size``, and the shapes ``k_heads`` x ``k_dim`` and
     ``v_heads`` x ``v_dim``.
@@ -40,7 +40,7 @@ class BufferModel(KindModel):
         ]
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever any layer holds that nobody has put there."""
+        """Suspect an operation in any content of a layer that no known operation has put there."""
         for buffer in self._buffers:
             buffer.suspect(law)
 
@@ -97,7 +97,7 @@ class BufferModel(KindModel):
     # -- reading -------------------------------------------------------------------------------------------
 
     def read_read_kv(self, operation: ReadKV, outcome: Outcome) -> Seen:
-        """Read what stands in a layer, which must be there."""
+        """Read the contents of a layer, which must exist."""
         if not 0 <= operation.layer < self.layers:
             return self.refused(outcome, _NO_LAYER)
         told = outcome.result
@@ -110,7 +110,7 @@ class BufferModel(KindModel):
         return SeenCells(told, memory=self._buffers[operation.layer], cells=cells, form=forms)
 
     def follow_read_kv(self, step: int, operation: ReadKV, seen: SeenCells) -> None:
-        """Let the layer hold what was seen in it."""
+        """Settle the layer on the contents that were seen in it."""
         seen.memory.settle(seen.cells)
 
 

@@ -1,4 +1,4 @@
-"""What a cold run computes: KV, states and hashes of every prefix, from tokens alone (E1, C3, H1 to H3)."""
+"""The results of a cold run: KV, states and hashes of every prefix, from tokens alone (E1, C3, H1 to H3)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def hash_page(numbers: Sequence[int], prior: str = "") -> str:
 
 
 def numbers_of(token: Token) -> tuple[int, ...]:
-    """Return what is hashed of a token: itself, or each number of a tuple."""
+    """Return the numbers of a token that are hashed: itself, or each number of a tuple."""
     return token if isinstance(token, tuple) else (token,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """A prefix of whole blocks; there is one object for each, so that identity is equality."""
+    """A prefix of whole blocks; equal prefixes are the same object, and are compared by identity."""
 
     above: Prefix | None  # without the last block; ``None`` for nothing at all
     length: int  # tokens
@@ -61,14 +61,14 @@ class ColdRuns:
         self.nothing = Prefix(None, 0, 0, 0, (0,) * len(self._elements), "")
 
     def extend(self, prefixes: list[Prefix], tokens: Sequence[int]) -> None:
-        """Append to the prefixes of some tokens, shortest first, those that are missing."""
+        """Append the missing prefixes of some tokens to the known prefixes, shortest first."""
         size = self.block_size
         for start in range(len(prefixes) * size, len(tokens) - size + 1, size):
             above = prefixes[-1] if prefixes else self.nothing
             prefixes.append(self._below(above, tuple(tokens[start : start + size])))
 
     def state_at(self, prefixes: Sequence[Prefix], tokens: Sequence[int], stop: int) -> tuple[int, ...]:
-        """Return the state after ``tokens[:stop]``, whose prefixes are known."""
+        """Return the state after ``tokens[:stop]``, given the prefixes of these tokens."""
         whole = stop // self.block_size
         above = prefixes[whole - 1] if whole else self.nothing
         rest = tuple(tokens[above.length : stop])
@@ -84,7 +84,7 @@ class ColdRuns:
         return state
 
     def kv_until(self, prefixes: Sequence[Prefix], tokens: Sequence[int], stop: int) -> tuple[int, ...]:
-        """Return what is told of each block of a run that has computed ``tokens[:stop]``."""
+        """Return the KV sum of each block of a run that has computed ``tokens[:stop]``."""
         whole = stop // self.block_size
         sums = [prefix.kv for prefix in prefixes[:whole]]
         if stop % self.block_size:
@@ -159,7 +159,7 @@ def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
 
 
 def _seed(extra_key: str | int | None) -> str:
-    """Return what the first page of a namespace chains from (H3)."""
+    """Return the seed that the first page of a namespace chains from (H3)."""
     if extra_key is None:
         return ""
     name = f"s:{extra_key}" if isinstance(extra_key, str) else f"i:{extra_key}"

@@ -1,4 +1,4 @@
-"""What must stand in each cell of a memory, and which law is broken where something else does."""
+"""The contents that the cells of a memory must have, and the laws that other contents break."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Content = tuple[int, ...]
 
 
 class BlankCells(Mapping[tuple[Any, int], Content]):
-    """Cells of two parts, the second 0 to ``count``, and what each holds at first; none is kept."""
+    """The initial contents of cells named by a part and a number below ``count``; no cell is stored."""
 
     def __init__(self, contents: Mapping[Any, Content], count: int) -> None:
         self._contents, self._numbers = contents, range(count)
@@ -34,7 +34,7 @@ class BlankCells(Mapping[tuple[Any, int], Content]):
 
 
 class ExpectedCells(Generic[CellT]):
-    """Follows every write and compares the whole memory when somebody reads it.
+    """The expected contents of a memory: follows every write, and compares all cells at each reading.
 
     Where the laws leave open which of several writes came last, a cell may hold any of them until it is read,
     or of each element any one's: a scatter races for each by itself. A cell that nobody owns may hold
@@ -80,7 +80,7 @@ class ExpectedCells(Generic[CellT]):
         return self._blank.keys()
 
     def holds(self, cell: CellT) -> tuple[Content, ...]:
-        """Return what a cell may hold; nothing stands for anything."""
+        """Return the contents that a cell may hold; an empty tuple allows any."""
         if cell in self._holds:
             return (self._holds[cell],)
         if cell in self._may_hold:
@@ -117,7 +117,7 @@ class ExpectedCells(Generic[CellT]):
         self._is_blank = False
 
     def wipe(self, law: str) -> None:
-        """Follow a return of the whole memory to what it was at first."""
+        """Follow a return of the whole memory to its initial contents."""
         for cell, content in self._holds.items():
             if content != self._blank[cell]:
                 self.put(law, cell, self._blank[cell])
@@ -127,17 +127,17 @@ class ExpectedCells(Generic[CellT]):
         self._suspect = law
 
     def suspect(self, law: str) -> None:
-        """Follow an operation that must not change anything here, or nothing but what it puts after that."""
+        """Follow an operation that must change no cells here, or only the cells that it puts afterwards."""
         self._suspect = law
         self._tested[law] = None
 
     @property
     def tested(self) -> tuple[str, ...]:
-        """The laws of what has happened since the last reading: the next one tests them."""
+        """The laws of all operations since the last reading: the next one tests them."""
         return (*self._tested,)
 
     def find_wrong(self, found: Mapping[CellT, Content]) -> tuple[str, str, str, str] | None:
-        """Return of the first wrong cell its words, what it may hold, what it holds, and whom that blames."""
+        """Return words for the first wrong cell, its permitted and actual contents, and the law to blame."""
         if found == self._holds:  # most readings: compared at once
             return None
         for cell, content in found.items():

@@ -17,7 +17,7 @@ from pymllm.oracle.models.slot_ownership import SlotOwnership
 def require_duties(
     cache: PrefixModel, ownership: SlotOwnership, path: Path, slots: Sequence[int], bounds: tuple[int, int]
 ) -> None:
-    """Raise `ProgramError` where a caller says of its slots what is not so.
+    """Raise `ProgramError` where a caller's statements about its slots are false.
 
     The first ``prev_prefix_len`` are the cache's own, as it matched them; the others have their halves, but
     for the first ``swa_evicted_seqlen``.
@@ -42,7 +42,7 @@ def follow_insert(
     told: Collection[tuple[int, int]],
     calls: Calls,
 ) -> InsertPlan:
-    """Return what an insert did, as far as it may: what it did beyond that differs from the plan.
+    """Return the permitted effects of an insert as it was seen: any other effect differs from this plan.
 
     A dead page that nobody holds may take the slots that came, one that is held their halves. Duplicates from
     ``prev_prefix_len`` on may go back to the pool, and any halves of the cache's.
@@ -80,7 +80,7 @@ def follow_insert(
 
 
 def _find_fallen(cache: PrefixModel, plan: InsertPlan, gone: set[int]) -> dict[Path, tuple[int, ...]]:
-    """Return the live pages whose halves went, new and revived ones among them, with their slots."""
+    """Return the live pages that lost their halves, new and revived pages included, with their slots."""
     live = {end: page.slots for end, page in (*cache.pages.items(), *plan.new.items()) if page.alive}
     live |= {end: cache.pages[end].slots for end in plan.moved} | plan.replaced
     return {end: slots for end, slots in live.items() if gone.issuperset(slots)}

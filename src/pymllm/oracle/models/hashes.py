@@ -36,7 +36,7 @@ class SeenAnswer(Seen):
 
 
 class HashModel(KindModel):
-    """Knows what keys and hash functions answer; nothing is remembered from step to step."""
+    """The model of the answers of keys and hash functions; nothing is remembered between steps."""
 
     KIND: ClassVar[str] = "hashes"
 
@@ -61,7 +61,7 @@ class HashModel(KindModel):
     # -- hashes --------------------------------------------------------------------------------------------
 
     def read_hash_page(self, operation: HashPage, outcome: Outcome) -> Seen:
-        """Read the digest of a page, which must be one, behind what must be a digest, too."""
+        """Read the digest of a page, which must be well formed, like the digest before the page."""
         key, prior = operation.key, operation.prior
         _demand_form(key)
         widths = _widths(key)

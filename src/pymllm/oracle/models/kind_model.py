@@ -1,4 +1,4 @@
-"""What the models of all kinds share: what steps gave, what is suspect, and how an outcome is read."""
+"""The base of the models of all kinds: results of steps, suspect operations, and the reading of outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNDONE = "not done"
 
 
 class Misuse(NamedTuple):
-    """One thing that is wrong with what a caller asks: its goal, whose law it is, how it is refused."""
+    """A mistake in a caller's request: its coverage goal, its law, and the errors that may refuse it."""
 
     goal: str  # or nothing, where a search need not reach it
     law: str = "X1"
@@ -41,13 +41,13 @@ class Misuse(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the caller did."""
+        """The mistake in a few words."""
         return self.name or self.goal.removesuffix(" is refused")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a model makes of an outcome before anything is judged: read and sorted, never compared.
+    """An outcome as a model has read and sorted it, before anything is compared or judged.
 
     ``effects`` are the outcome's; the judge fills them in.
     """
@@ -60,14 +60,14 @@ class Seen:
 
 @dataclass(slots=True)
 class SeenUndone(Seen):
-    """What was seen of an operation that was not done, and whether its claims say that it is."""
+    """The outcome of an operation that was not done, and whether the claims promise the operation."""
 
     fate: str = UNDONE
     is_owed: bool = False
 
 
 class KindModel:
-    """Follows what an implementation of one kind was told to do; nothing is judged here.
+    """The model that follows the operations of an implementation of one kind; nothing is judged here.
 
     For each operation a subclass has ``read_<operation>``, which makes of an outcome what laws look at
     (`Seen`) and raises `ProgramError` where it has no meaning, and ``follow_<operation>``, which changes the
@@ -99,19 +99,19 @@ class KindModel:
     """Whether a size that stays as it is is tested, too, since none ever changes."""
 
     def suspect(self, law: str) -> None:
-        """Note the law of an operation that must not have changed what it did not name."""
+        """Note the law of an operation that must have changed nothing beyond the parts that it named."""
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Follow what was refused: nothing has changed, and what differs from now on was changed by it."""
+        """Follow a refused operation: nothing has changed, and any later difference is its fault."""
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
 
     def can_follow(self, seen: Seen) -> bool:
-        """Tell whether it can do what breaks a law as it was seen; of most nobody knows what is left."""
+        """Tell whether the model can follow an operation that broke a law; most leave an unknown state."""
         return False
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget what concerned the operation at hand alone, also one that an adapter does not know.
+        """Forget all that concerned only the operation at hand, even an operation unknown to the adapter.
 
         ``told`` are the sizes afterwards, as the implementation tells them.
         """
@@ -123,7 +123,7 @@ class KindModel:
         return Seen(outcome.result)
 
     def read_malformed(self, operation: Malformed, outcome: Outcome) -> Seen:
-        """Read what became of a call that no caller may make."""
+        """Read the outcome of a call that no caller may make."""
         wrong = Misuse(
             "a malformed call is refused",
             self.malformed_law,
@@ -138,7 +138,7 @@ class KindModel:
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> Seen:
-        """Return an outcome of what must be refused."""
+        """Return the reading of an operation that must be refused."""
         return Seen(outcome.result, REFUSED, wrong)
 
     # -- arguments -----------------------------------------------------------------------------------------

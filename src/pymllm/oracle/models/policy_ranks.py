@@ -1,4 +1,4 @@
-"""What the policies with a name go by, as numbers of a page: the smallest rank goes first (R11).
+"""The ranks of the named policies, as numbers of a page: the smallest rank goes first (R11).
 
 A rank may use what a page has: hits, arrival, priority and recency. A policy that asks for more, such as the
 length of a node, has ``None``, and its order is not judged.
@@ -28,10 +28,10 @@ _OF_OTHERS: dict[str, Rank] = {
 
 
 def find_rank(policy: object) -> Rank | None:
-    """Return what a policy goes by; ``None`` where no page can tell, or nobody knows it."""
+    """Return the rank that a policy goes by; ``None`` for an unknown policy, or where no page can tell."""
     return POLICY_RANKS.get(str(policy)) or _OF_OTHERS.get(str(policy))
 
 
 def known_policies() -> str:
-    """Name every policy whose order is judged, to be read."""
+    """Return the names of all policies with a judged order, as text for messages."""
     return ", ".join(name for name in (*POLICY_RANKS, *_OF_OTHERS) if find_rank(name))

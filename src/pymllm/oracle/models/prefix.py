@@ -51,7 +51,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- match and hash ------------------------------------------------------------------------------------
 
     def read_match(self, operation: Match, outcome: Outcome) -> SeenMatch:
-        """Find what a match must return."""
+        """Find the result that a match must return."""
         key = self.path_of(operation.key)
         found = self.cache.find(key)
         is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
@@ -82,7 +82,7 @@ class CacheModel(CallersPools, EvictionModel):
         self._remember_hashes(seen.handle.path, seen.result.digests)
 
     def _remember_hashes(self, path: Path, digests: Sequence[str]) -> None:
-        """Note what the last pages of a path were told to hash to, where nothing else determines it."""
+        """Note the told hashes of the last pages of a path, where nothing else determines them."""
         if "digests" not in self.claims and digests:
             self.hashes.update(zip(self.cache.page_ends(path)[-len(digests) :], digests, strict=True))
 
@@ -125,7 +125,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def follow_lock(self, step: int, operation: Lock, seen: SeenNode) -> None:
-        """Count a hold; one of the root holds nothing."""
+        """Count a hold; a hold of the root keeps nothing."""
         self._handles[step], self._given[step] = seen.handle, seen.token
         path, hold = seen.handle.path, seen.hold
         if path.tokens and hold is not None:
@@ -173,7 +173,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- insert --------------------------------------------------------------------------------------------
 
     def read_insert(self, operation: Insert, outcome: Outcome) -> Seen:
-        """Plan what an insert must do, or find what is wrong with it."""
+        """Plan the effects that an insert must have, or find the mistake in its arguments."""
         key, result = self.path_of(operation.key), outcome.result
         slots = None if operation.slots is None else self.ownership.resolve(operation.slots)
         if not self.retains:
@@ -226,7 +226,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def _make_room(self, plan: InsertPlan) -> None:
-        """Find what a cache evicts that takes its memory by itself, and whether that is enough."""
+        """Find the pages that go where a cache takes its memory by itself, and whether they are enough."""
         cache = self.cache
         missing = 0 if cache.room is None else len(cache.pages) + len(plan.new) - cache.room
         if missing > 0 and plan.new:
@@ -242,7 +242,7 @@ class CacheModel(CallersPools, EvictionModel):
         return self.tracks.callers_slot(operation.state)
 
     def _wrong_insert(self, key: Path, slots: Sequence[int] | None, state: int | None) -> Misuse | None:
-        """Return what is wrong with the slots, whoever owns them (R1), or with the key of a state (M1)."""
+        """Return the mistake in the slots, regardless of their owners (R1), or in the key of a state (M1)."""
         what = self._wrong_slots(key, slots)
         if what:
             return Misuse("a bad insert is refused", "R1", ("ValueError",), name=what)
@@ -286,14 +286,14 @@ class CacheModel(CallersPools, EvictionModel):
         return any(self.ownership.has_half(slots[0]) != half for slots, half in needed.items())
 
     def _hides_refusal(self, seen: SeenInsert) -> bool:
-        """Tell whether only what a call that was let fail should have taken is missing (X2)."""
+        """Tell whether the only missing effects are those of a call that was let fail (X2)."""
         plan, calls = seen.plan, seen.calls
         is_part = set(calls.freed) <= set(plan.displaced) and calls.moves.items() <= plan.moves.items()
         lacks = {"move_swa": calls.moves != plan.moves, "free": len(calls.freed) < len(plan.displaced)}
         return is_part and any(lacks[call] and self.may_hide(call, calls.names) for call in lacks)
 
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
-        """Adopt, revive and give back; of an insert whose pool refused a call, moved halves stay moved."""
+        """Adopt, revive and give back slots; if the pool refused a call, moved halves stay moved."""
         ownership, plan = self.ownership, seen.plan
         if seen.fate == NO_ROOM:
             return
@@ -336,7 +336,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- reset and looks -----------------------------------------------------------------------------------
 
     def read_reset(self, operation: Reset, outcome: Outcome) -> SeenReset:
-        """Read what went back, of all that there is."""
+        """Read the calls that gave memory back, next to all slots and states of the cache."""
         states, calls = self.cache.states, ("free", "free_state")
         return SeenReset(
             outcome.result,
@@ -349,7 +349,7 @@ class CacheModel(CallersPools, EvictionModel):
         )
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenReset) -> None:
-        """Forget everything; what a failing call did not take is the caller's."""
+        """Forget everything; slots that a failing call did not take are the caller's."""
         self.cache.reset()
         if self.tracks is not None:
             self.tracks.disown(set(seen.states) - set(seen.calls.states))
@@ -379,6 +379,6 @@ class CacheModel(CallersPools, EvictionModel):
 
 
 def whole_moves(seen: SeenInsert) -> dict[Path, dict[int, int]]:
-    """Return the pages whose halves have all moved when the pool refused a call."""
+    """Return the pages that had all halves moved when the pool refused a call, with the moves."""
     moved = seen.calls.moves.keys()
     return {end: moves for end, moves in seen.plan.moved.items() if moves.keys() <= moved}

@@ -1,4 +1,4 @@
-"""What an eviction was seen to take of a prefix cache, and whether it may."""
+"""The pages and states that an eviction was seen to take of a prefix cache, and whether it may."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class EvictionModel(PrefixTracker):
         return seen
 
     def _read_counts(self, seen: SeenEvict, outcome: Outcome) -> None:
-        """Read what was told; where a callback's error hides that, the sizes tell most of it."""
+        """Read the counts that were told; where a callback's error hides them, the sizes tell most."""
         result, has_states = outcome.result, self.tracks is not None
         if isinstance(result, Evicted):
             seen.full, seen.swa, seen.told_states = result.full, result.swa, result.states
@@ -136,7 +136,7 @@ class EvictionModel(PrefixTracker):
 
     @staticmethod
     def _states_of(tracks: TrackOwnership, slots: Sequence[int]) -> Returned:
-        """Return the prefixes whose states track slots held that went back to their pool."""
+        """Return the prefixes that lost states, by the track slots that went back to their pool."""
         if not slots:
             return NOTHING
         owners = {slot: tracks.owner(slot) for slot in slots}
@@ -156,14 +156,14 @@ class EvictionModel(PrefixTracker):
             yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
 
     def _tell_apart(self, seen: SeenEvict, allowed: list[Taken]) -> Odd:
-        """Say how what was taken differs from all that may be taken in the order that is claimed."""
+        """Say how an eviction differs from all evictions that the claimed order allows."""
         if self.tracks is not None:
             return tell_states_apart(seen, allowed[0])
         first = plan_evictions(self.cache, seen.tokens, 0, self.nodes.cut) if seen.secondary > 0 else ()
         return tell_apart(seen, allowed, {taken.full for taken in first})
 
     def _is_explained(self, seen: SeenEvict) -> bool:
-        """Tell whether everything that was taken was needed, in whatever order.
+        """Tell whether all pages that were taken were needed, in any order.
 
         A cache whose windows are followed takes of them what it likes, and with them what it must. One that
         shows its nodes joins none (R10), nor does one whose nodes are pages.
@@ -181,7 +181,7 @@ class EvictionModel(PrefixTracker):
         return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
 
     def _out_of_rank(self, seen: SeenEvict) -> Odd | None:
-        """Say which leaf stays although one went whose rank is larger (R11)."""
+        """Say which leaf stays although a page of larger rank went (R11)."""
         cache, gone, rank = self.cache, seen.gone, self.cache.rank
         assert rank is not None
         leaves = (path for path in cache.pages.keys() - gone if path not in cache.children)
@@ -193,7 +193,7 @@ class EvictionModel(PrefixTracker):
         return (OLDER, "pages evicted", f"with {before}", spell(gone)) if first < last else None
 
     def _taken(self, seen: SeenEvict) -> Taken:
-        """Return what was seen to be taken."""
+        """Return the pages, windows and states that were seen to be taken."""
         gone, tombstoned, size = seen.gone, seen.tombstoned or frozenset(), self.page_size
         alive = 0
         if self.cache.window is not None:
@@ -209,7 +209,7 @@ class EvictionModel(PrefixTracker):
         return next(sets, frozenset())
 
     def _hides_eviction(self, seen: SeenEvict) -> bool:
-        """Tell whether the pool lacks what was told or due, and a call that was let fail explains it (X2)."""
+        """Tell whether the pool lacks pages or states told or due, and a call let fail explains that (X2)."""
         size, before, names, gone = self.page_size, self.cache.sizes(), seen.calls.names, seen.gone
         second = "free_swa" if self.tracks is None else "free_state"
         hides_all, hides_second = self.may_hide("free", names), self.may_hide(second, names)
@@ -231,7 +231,7 @@ class EvictionModel(PrefixTracker):
         return (hides_all and lacks_pages) or lacks_windows
 
     def follow_evict(self, step: int, operation: Evict, seen: SeenEvict) -> None:
-        """Take out what was taken; what a call that failed did not take is still there."""
+        """Take out the pages and states that were taken; a call that failed leaves the rest in place."""
         cache, ownership, taken = self.cache, self.ownership, seen.taken
         assert taken is not None
         ownership.give_back_halves([slot for path in taken.tombstoned for slot in cache.pages[path].slots])

@@ -21,7 +21,7 @@ from pymllm.history.operations import Key, Token
 
 
 class Space(NamedTuple):
-    """What keys must share before their tokens are compared (K1)."""
+    """The parts that keys must share before their tokens are compared (K1)."""
 
     extra_key: str | int | None = None
     width: int = 1
@@ -79,7 +79,7 @@ def path_of_key(key: Key) -> Path:
 
 @dataclass(slots=True)
 class Page:
-    """What the cache holds for the last page of a path."""
+    """The cache's record of the last page of a path."""
 
     slots: tuple[int, ...]
     alive: bool  # no tombstone; always so without a window
@@ -109,7 +109,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a match must return, and how long it would be if dead windows did not matter."""
+    """The result that a match must return, and its length if dead windows did not matter."""
 
     path: Path
     slots: tuple[int, ...]
@@ -118,7 +118,7 @@ class Found:
 
 @dataclass(slots=True)
 class InsertPlan:
-    """What an insert must do; nothing of it has happened yet."""
+    """The effects that an insert must have; none of them has happened yet."""
 
     path: Path
     prefix_len: int  # tokens that are cached before the call, dead ones included
@@ -136,7 +136,7 @@ class InsertPlan:
 
     @property
     def is_alive(self) -> bool:
-        """Whether no page on its path was dead, or is born dead."""
+        """Whether all pages on the insert's path were alive, and all new pages are."""
         return not self.dead and all(page.alive for page in self.new.values())
 
     @property
@@ -283,7 +283,7 @@ class PrefixModel:
         return self.pages[page].locks if page in self.pages else 0
 
     def usable(self, alive: Sequence[bool]) -> bool:
-        """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""
+        """Tell whether a request may resume from a prefix with these flags of its pages (S1)."""
         if self.window is None or all(alive):
             return True
         tail = sum(1 for _ in takewhile(bool, reversed(alive)))
@@ -348,7 +348,7 @@ class PrefixModel:
     def plan_insert(
         self, key: Path, slots: Sequence[int], protected: int = 0, evicted: int = 0
     ) -> InsertPlan:
-        """Decide what an insert does (R3, R4, S7); `NotUsableError` where it must raise a `ValueError`.
+        """Plan an insert (R3, R4, S7); raise `NotUsableError` where the cache must raise `ValueError`.
 
         The key has its unaligned tail, one slot per token; ``protected`` and ``evicted`` are
         ``prev_prefix_len`` and ``swa_evicted_seqlen``.
@@ -378,7 +378,7 @@ class PrefixModel:
         return plan
 
     def _check_bounds(self, length: int, cached: int, protected: int, evicted: int) -> None:
-        """Both are lengths within the key; what lies before them matters only where there is a window."""
+        """Demand both lengths within the key; the pages before them matter only where there is a window."""
         size, has_window = self.page_size, self.window is not None
         if not 0 <= protected <= length or (has_window and protected // size * size > cached):
             raise NotUsableError(f"prev_prefix_len {protected} of {length}, {cached} cached")
@@ -445,7 +445,7 @@ class PrefixModel:
                 del children[above]
 
     def reset(self) -> list[int]:
-        """Forget everything, whatever is held; return the slots that were cached (X7)."""
+        """Forget everything, even held pages, and return the slots that were cached (X7)."""
         slots = [slot for page in self.pages.values() for slot in page.slots]
         self._is_counted = False
         self.pages.clear()

@@ -27,7 +27,7 @@ from pymllm.oracle.models.slots import SeenAlloc, SeenSlots
 
 
 class CallersPools(PrefixTracker):
-    """Follows what is in the caller's hands; misuse is judged in allocators, and means nothing here."""
+    """The tracker of slots in the caller's hands; misuse is judged in allocators, and means nothing here."""
 
     def read_alloc(self, operation: Alloc, outcome: Outcome) -> SeenAlloc:
         """Read slots and halves by their pages."""
@@ -53,7 +53,7 @@ class CallersPools(PrefixTracker):
             self.ownership.record(step, seen.slots)
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
-        """Read what the caller gives back."""
+        """Read the slots that the caller gives back."""
         return SeenSlots(outcome.result, slots=self._callers(operation.slots))
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
@@ -61,7 +61,7 @@ class CallersPools(PrefixTracker):
         self.ownership.give_back(seen.slots)
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
-        """Read whose halves the caller gives back."""
+        """Read the slots of the halves that the caller gives back."""
         slots = self._callers(operation.slots)
         self._require_halves(slots, True)
         return SeenSlots(outcome.result, slots=slots)
@@ -129,7 +129,7 @@ class CallersPools(PrefixTracker):
             self._tracks().hand_out(step, seen.slots[0])
 
     def read_free_track(self, operation: FreeTrack, outcome: Outcome) -> SeenSlots:
-        """Read what the caller gives back; misuse is judged in state pools."""
+        """Read the track slot that the caller gives back; misuse is judged in state pools."""
         return SeenSlots(outcome.result, slots=(self._tracks().callers_slot(operation.slot),))
 
     def follow_free_track(self, step: int, operation: FreeTrack, seen: SeenSlots) -> None:
@@ -141,7 +141,7 @@ class CallersPools(PrefixTracker):
         return SeenSlots(outcome.result, slots=(self._tracks().callers_slot(operation.slot),))
 
     def follow_write_state(self, step: int, operation: WriteState, seen: SeenSlots) -> None:
-        """Remember what was written."""
+        """Remember the state that was written."""
         self._tracks().fill(seen.slots[0], operation)
 
     def read_read_states(self, operation: ReadStates, outcome: Outcome) -> SeenTracks:

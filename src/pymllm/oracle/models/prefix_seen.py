@@ -1,4 +1,4 @@
-"""What is read of the outcomes of a prefix cache: calls of pools and callbacks, and what they took."""
+"""The outcomes of a prefix cache as they are read: calls of pools and callbacks, and all that they took."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HoldToken = int | str | None
 
 @dataclass(slots=True)
 class Calls:
-    """The effects of one operation, sorted by what was called, in order."""
+    """The effects of one operation, sorted by their calls, in order."""
 
     names: list[str] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)  # slots given back whole
@@ -59,12 +59,12 @@ def sort_effects(effects: Sequence[Effect]) -> Calls:
 
 
 def tokens_of(paths: Iterable[Path]) -> list[tuple[Token, ...]]:
-    """Return what pages spell, in an order that is the same in every process."""
+    """Return the tokens of pages, in an order that is the same in every process."""
     return sorted((path.tokens for path in paths), key=str)
 
 
 def spell(paths: Collection[Path]) -> str:
-    """Return what pages spell, to be read."""
+    """Return the tokens of pages as text for messages."""
     return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"
 
 
@@ -111,13 +111,13 @@ class SeenInsert(Seen):
 
     @property
     def involves_tombstones(self) -> bool:
-        """Whether S7 decides who owns what, and not R4 alone."""
+        """Whether S7 decides the owners of slots, and not R4 alone."""
         return not self.is_followed and (self.plan.refused or not self.plan.is_alive)
 
 
 @dataclass(slots=True, eq=False)
 class Returned:
-    """What went back to a pool, as cached pages: those that are nobody else's, nor twice, nor in part."""
+    """The cached pages that went back to a pool rightly: not another owner's, nor twice, nor in part."""
 
     pages: frozenset[Path]
     twice: Sequence[int]
@@ -129,7 +129,7 @@ class Returned:
         self.is_whole = not (self.twice or self.foreign or self.parts)
 
     def of(self, *owners: Owner) -> dict[int, str]:
-        """Return what belongs to some others than the cache."""
+        """Return the slots that belong to these owners instead of the cache, with the owners' names."""
         return {slot: owner.value for slot, owner in self.foreign.items() if owner in owners}
 
 
@@ -173,7 +173,7 @@ class SeenEvict(Seen):
         return self.gone if self.taken is None else self.taken.removed
 
     def fits(self, taken: Taken) -> bool:
-        """Tell whether everything that was seen is as it would be had this been taken."""
+        """Tell whether all that was seen agrees with a certain set of taken pages and states."""
         if self.removed is not None and len(self.removed) != len(taken.removed):
             return False  # most of what an engine's eviction may be, told without a look at the pages
         would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
@@ -208,7 +208,7 @@ class SeenTracks(Seen):
 
 
 def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int] = ()) -> Odd:
-    """Say how what was taken differs from everything that may be taken in the order that is claimed.
+    """Say how an eviction differs from all evictions that the claimed order allows.
 
     ``first`` has how many tokens may go before windows are asked for, where they are.
     """
@@ -237,7 +237,7 @@ def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int]
 
 
 def tell_states_apart(seen: SeenEvict, plan: Taken) -> Odd:
-    """Say how what was taken differs from the pages and states that are determined."""
+    """Say how an eviction differs from the only pages and states that it may take."""
     due, removed, states = set(plan.removed), seen.removed, seen.states.pages
     if removed is not None and removed != due:
         reason = OLDER if due - plan.cascaded - removed else TOO_MANY

@@ -1,4 +1,4 @@
-"""What is known of a prefix cache and of the pools below it, whatever is done with them."""
+"""The known state of a prefix cache and of the pools below it, independent of any operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymllm.oracle.models.slot_ownership import SlotOwnership, TrackOwnership
 
 
 class PrefixTracker(KindModel):
-    """Who has what, page by page and slot by slot, and every size; classes that follow operations add these.
+    """The owner of each page and slot, and every size; derived classes add the operations that they follow.
 
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
     ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
@@ -87,7 +87,7 @@ class PrefixTracker(KindModel):
         return self._whole_pages("capacity") // self.page_size
 
     def _rank_of_policy(self) -> Rank | None:
-        """Return what its leaves are ordered by, where that is claimed, and is not recency alone."""
+        """Return the rank that orders leaves, where a claim promises an order other than recency alone."""
         policy = self.config.get("policy", "lru")
         if "exact_lru" in self.claims and policy != "lru":
             raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
@@ -134,7 +134,7 @@ class PrefixTracker(KindModel):
 
     @property
     def window_pool(self) -> WindowModel | None:
-        """That pool with its SWA halves, where it has some."""
+        """The pool with its SWA halves, if it has any."""
         return self.ownership.pool if isinstance(self.ownership.pool, WindowModel) else None
 
     @property
@@ -146,7 +146,7 @@ class PrefixTracker(KindModel):
 
     @property
     def can_follow_evictions(self) -> bool:
-        """Whether it can be told what an eviction took: by its order, or by what the pool sees."""
+        """Whether the order or the pool's calls tell which pages an eviction took."""
         tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
         return tells_victims or self.has_order or not self.retains
 
@@ -161,7 +161,7 @@ class PrefixTracker(KindModel):
         return self.has_order or not (self.retains or self.tracks)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache and of its pools; where windows are followed, not what they lock."""
+        """Return every size of the cache and its pools, without the window sizes if windows are followed."""
         sizes = {**self.cache.sizes(), **self.ownership.sizes()}
         if self.follows_windows:
             del sizes["swa_evictable_size"], sizes["swa_protected_size"]
@@ -214,13 +214,13 @@ class PrefixTracker(KindModel):
         self.fault = operation
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget the fault that this operation was to meet, and remember what was told."""
+        """Forget the fault that this operation was to meet, and remember the sizes that were told."""
         self.told = told
         if self.fault is not None and not isinstance(operation, Fault):
             self.fault = None
 
     def is_struck(self, outcome: Outcome, *calls: str) -> bool:
-        """Tell whether the operation failed because a fault was armed for one of these calls."""
+        """Tell whether the operation failed because a fault was armed for any of these calls."""
         result = outcome.result
         if not isinstance(result, Failed) or result.error != INJECTED:
             return False
@@ -232,7 +232,7 @@ class PrefixTracker(KindModel):
         return bool(made) and fault is not None and (fault.call, fault.nth) == (call, 1)
 
     def may_hide(self, call: str, calls: Sequence[str]) -> bool:
-        """Tell whether a pool's call may have been let fail, and that been hidden, in what told no error.
+        """Tell whether a call of a pool may have been let fail, and its error been hidden.
 
         The calls are those that the pool has taken, which do not have the failing one.
         """

@@ -1,4 +1,4 @@
-"""What an eviction may take: in a strict order a few sets of pages, otherwise no more than needed."""
+"""The pages that an eviction may take: in a strict order a few sets, otherwise no more than needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def never_cut(path: Path) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an eviction takes."""
+    """The pages, windows and states that an eviction takes."""
 
     removed: tuple[Path, ...]  # in order of removal
     tombstoned: frozenset[Path]  # pages that stay without their window KV
@@ -38,7 +38,7 @@ class Taken:
 def plan_evictions(
     model: PrefixModel, tokens: int, alive_tokens: int, cut: Cut = never_cut
 ) -> Iterator[Taken]:
-    """Yield what an eviction may take (R5, S3, S4, R8, R11), the least first.
+    """Yield the pages that an eviction may take (R5, S3, S4, R8, R11), the smallest choice first.
 
     The second number, ``swa_num_tokens``, is ignored without a window; ``cut`` tells what is known of nodes.
     """
@@ -54,7 +54,7 @@ def plan_evictions(
 
 
 def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[Path, ...]:
-    """Return the pages that make room for so many below what a path has cached, which is held meanwhile.
+    """Return the pages to evict for ``pages`` more below the cached part of a path, which is held meanwhile.
 
     They go one by one, in the order of evictions; where there are too few of them, all that may go.
     """
@@ -111,7 +111,7 @@ class _Sketch:
         return other
 
     def taken(self) -> Taken:
-        """Return what is gone by now."""
+        """Return the pages, windows and states that are gone by now."""
         size = self.model.page_size
         return Taken(
             tuple(self.removed),
@@ -224,7 +224,7 @@ def is_explained(
     *,
     may_join: bool = False,
 ) -> bool:
-    """Tell whether some last victim was still needed, of what was taken of a cache in an order of its own.
+    """Tell whether some last victim was still needed, in an eviction by a cache with its own order.
 
     A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
     follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the
@@ -248,7 +248,7 @@ def is_explained(
 def last_runs(
     model: PrefixModel, taken: Set[Path], may_follow: Set[Path], before: Set[Path] = frozenset()
 ) -> Iterator[set[Path]]:
-    """Yield each run of taken pages that may have gone last, from one whose parent stays down.
+    """Yield each run of taken pages that may have gone last, from a page with a remaining parent down.
 
     Pages that ``may_follow`` went with the last of those below them; a run ends at a branch below any other.
     What went ``before`` is no branch.
@@ -281,7 +281,7 @@ def plan_state_eviction(
     states: int,
     goes_on: Callable[[Path], bool] = lambda path: True,
 ) -> Taken:
-    """Return what an eviction of tokens and states in strict order takes (R5, R8, R11, M5).
+    """Return the pages and states that an eviction takes in strict order (R5, R8, R11, M5).
 
     ``goes_on`` tells whether a page goes that a removal left as a leaf without a state.
 

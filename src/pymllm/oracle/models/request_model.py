@@ -25,7 +25,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a commit comes to: blocks that get a state, blocks that lose theirs, blocks that get none."""
+    """The result of a commit: blocks that get a state, blocks that lose theirs, blocks that get none."""
 
     new: tuple[int, ...]
     victims: tuple[int, ...]
@@ -69,7 +69,7 @@ class ServedRequest:
 
     @property
     def stop(self) -> int:
-        """End of what it computes next: its chunk, or a single token."""
+        """The end of the next computation: of a chunk, or of a single token."""
         return self.computed + (self.chunk or 1)
 
     @property
@@ -79,18 +79,18 @@ class ServedRequest:
 
     @property
     def is_at_its_end(self) -> bool:
-        """Whether it samples once that is computed."""
+        """Whether the request samples after its next computation."""
         return self.stop >= self.prompt
 
     def plan_chunk(self, limit: int | None) -> int:
-        """Return the length of a chunk that computes at most ``limit`` tokens, what is skipped added."""
+        """Return the length of a chunk that computes at most ``limit`` tokens, plus the skipped tokens."""
         left = self.prompt - self.start
         return self.skip + (left if limit is None else min(limit, left))
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a request registers of the whole blocks that it has computed (C3)."""
+    """The blocks that a request registers, out of the whole blocks that it has computed (C3)."""
 
     request: ServedRequest
     made: list[Registration]
@@ -133,7 +133,7 @@ class RequestModel:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but what requests there were."""
+        """Forget everything except for the requests that have existed."""
         self.gone.update(self.served)
         self.served.clear()
         self.blocks.reset()
@@ -141,7 +141,7 @@ class RequestModel:
 
     @property
     def dummy(self) -> int:
-        """The block that takes what is not to be kept."""
+        """The block that takes writes which are not to be kept."""
         return self.blocks.usable
 
     @property
@@ -208,7 +208,7 @@ class RequestModel:
         return next(usable, 0) * self.block_size
 
     def missing(self, request: ServedRequest) -> int:
-        """Count the blocks that a request needs for what it computes next, and does not have."""
+        """Count the blocks that a request lacks for its next computation."""
         return max(0, self.blocks_for(request.stop) - len(request.blocks))
 
     def evict(self, victims: Sequence[int]) -> None:
@@ -272,7 +272,7 @@ class RequestModel:
         return offers
 
     def register(self, offers: Iterable[Offer]) -> None:
-        """Register blocks; those whose hash was another's stay without one, and what follows them."""
+        """Register blocks; a block with the hash of another stays without, like the blocks behind it."""
         for offer in offers:
             request = offer.request
             # Less than it shares, while it computes that again.
@@ -282,7 +282,7 @@ class RequestModel:
             self.prefix_of.update(zip([one.block for one in offer.made], offer.prefixes, strict=True))
 
     def leaving(self, request: ServedRequest, row: int, blocks: Sequence[int]) -> list[Leaving]:
-        """Return the states that what a request computes next leaves for the cache (C8)."""
+        """Return the states that a request's next computation leaves for the cache (C8)."""
         if not request.chunk:
             return []
         size = self.block_size
@@ -293,7 +293,7 @@ class RequestModel:
         return leaving
 
     def plan_commit(self, wanted: Sequence[int], evicted: Collection[int] = ()) -> Kept:
-        """Work out which of some referenced blocks get a state, first ones first, and who loses one (C6).
+        """Work out which referenced blocks get a state, first ones first, and which blocks lose one (C6).
 
         Blocks that are evicted meanwhile have lost theirs before.
         """
@@ -305,7 +305,7 @@ class RequestModel:
         return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
-        """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
+        """Move a request past the tokens that it has computed; a request that samples gets ``token``."""
         is_sampled = request.is_at_its_end
         request.computed, request.skip, request.chunk = request.stop, 0, 0
         if is_sampled:

@@ -90,7 +90,7 @@ class SeenContext(Seen):
 
     @property
     def is_kept_out(self) -> bool:
-        """Whether there are enough blocks, but too few would be left."""
+        """Whether enough blocks are free, but too few would be left."""
         return self.room - self.kept_back < self.missing <= self.room
 
 
@@ -122,7 +122,7 @@ class SeenStep(SeenContext):
 
     @cached_property
     def runs(self) -> list[tuple[ServedRequest, RequestRun]]:
-        """Each request of the batch, and what was told of it."""
+        """Each request of the batch, and its run as it was told."""
         return [(self.context.served[run.request], run) for run in self.result.requests]
 
     @cached_property
@@ -137,7 +137,7 @@ class SeenStep(SeenContext):
 
     @cached_property
     def offers(self) -> list[Offer]:
-        """What must be registered; a step that failed may have registered nothing."""
+        """The registrations that must be made; a step that failed may have made none."""
         if self.result.error and not self.result.registered:
             return []
         rows = [(request, run.blocks) for request, run in self.runs]
@@ -156,13 +156,13 @@ class SeenStep(SeenContext):
 
     @cached_property
     def wanted(self) -> list[int]:
-        """The blocks whose states it leaves, and whose hashes they have."""
+        """The blocks with hashes for which the step leaves states, by priority."""
         known = self.context.blocks.hash_of
         return [it for it in priority(self.leaving) if it in known or it in self.registered]
 
     @cached_property
     def commit(self) -> Kept:
-        """Which of these get a state."""
+        """The blocks that get a state, the blocks that lose theirs, and the blocks left out."""
         return self.context.plan_commit(self.wanted, self.lost)
 
 
@@ -208,7 +208,7 @@ class RequestsModel(KindModel):
         return "" if self._fault is None else self._fault.call
 
     def must_fail(self, calls: Collection[str], made: int = 1) -> bool:
-        """Tell whether one of these calls must fail, if they are made so often."""
+        """Tell whether any of these calls must fail, if they are made so often."""
         return self._fault is not None and self._fault.call in calls and self._fault.nth <= made
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class RequestsModel(KindModel):
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenContext:
-        """Return an outcome of what must be refused."""
+        """Return the reading of an operation that must be refused."""
         return SeenContext(outcome.result, REFUSED, wrong)
 
     def _find(self, step: int, *, is_leaving: bool = False) -> ServedRequest | None:
@@ -236,7 +236,7 @@ class RequestsModel(KindModel):
         return request
 
     def _fate(self, calls: Collection[str], missing: int, room: int, answer: Result, full: type) -> str:
-        """Tell what became of an operation that needs blocks of a room and makes these calls.
+        """Return the fate of an operation that needs blocks of a room and makes these calls.
 
         Where it finds none it answers with a result of another class.
         """
@@ -252,7 +252,7 @@ class RequestsModel(KindModel):
     # -- requests in ---------------------------------------------------------------------------------------
 
     def read_add_request(self, operation: AddRequest, outcome: Outcome) -> SeenContext:
-        """Read how a request is taken up, whose prompt must fit: what it shares, and what it is given."""
+        """Read the admission of a request with a prompt that must fit: the shared and the given blocks."""
         context, tokens = self.context, operation.tokens
         checks = (
             (_NEVER_FITS, context.blocks_for(len(tokens)) > min(context.max_blocks, context.blocks.usable)),
@@ -306,7 +306,7 @@ class RequestsModel(KindModel):
             self._follow_chunk(seen)
 
     def read_schedule_chunk(self, operation: ScheduleChunk, outcome: Outcome) -> SeenContext:
-        """Read what a request is given for its next chunk, which must wait for it."""
+        """Read the blocks that a request gets for its next chunk; the request must be waiting."""
         request = self._find(operation.request)
         checks = (
             (_NO_CHUNK, request is None),
@@ -335,7 +335,7 @@ class RequestsModel(KindModel):
     # -- set aside, and out --------------------------------------------------------------------------------
 
     def _use(self, step: int, outcome: Outcome, wrong: Misuse, *regions: str) -> SeenContext:
-        """Read the use of a request that must be in one of some regions."""
+        """Read the use of a request that must be in any of the given regions."""
         request = self._find(step)
         if request is None:
             return self.refused(outcome, _GONE)
@@ -365,7 +365,7 @@ class RequestsModel(KindModel):
         seen.request.region = seen.request.resting_region
 
     def read_release(self, operation: Release, outcome: Outcome) -> SeenContext:
-        """Read what goes with a request, wherever it stands."""
+        """Read the blocks that go with a request from any region."""
         request = self._find(operation.request, is_leaving=True)
         if request is None:
             return self.refused(outcome, _RELEASED_AGAIN)
@@ -383,7 +383,7 @@ class RequestsModel(KindModel):
     # -- steps, failures -----------------------------------------------------------------------------------
 
     def read_run_step(self, operation: RunStep, outcome: Outcome) -> SeenContext:
-        """Read what a step did, in which nobody may have been in one that failed."""
+        """Read the outcome of a step, in which no request of an earlier failed step may take part."""
         context, result = self.context, outcome.result
         decoding, chunks = context.of(DECODE), context.of(PREFILL)
         if not _are_tokens(operation.next_tokens):
@@ -412,7 +412,7 @@ class RequestsModel(KindModel):
         return seen
 
     def follow_run_step(self, step: int, operation: RunStep, seen: SeenStep) -> None:
-        """Take over what was computed; of a step that failed once it had begun, nothing but what it says."""
+        """Take over the results of a step; of a step that failed midway, only the results that it reports."""
         if seen.fate not in (DONE, CUT_SHORT):
             return
         context, ran, tokens = self.context, seen.result, operation.next_tokens
@@ -431,7 +431,7 @@ class RequestsModel(KindModel):
             context.slots.slot_of.update({each.block: each.slot for each in ran.kept})
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> SeenContext:
-        """Read what is to happen in the next operation."""
+        """Read the fault that is to happen in the next operation."""
         if operation.nth < 1:
             raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         return self.read(operation, outcome)

@@ -79,7 +79,7 @@ class RowModel(KindModel):
         return {"size": self.max_reqs, "available_size": self.max_reqs - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever the table holds that nobody has put there."""
+        """Suspect an operation in any content of the table that no known operation has put there."""
         self.table.suspect(law)
 
     def has_entry(self, cell: Cell) -> bool:
@@ -130,7 +130,7 @@ class RowModel(KindModel):
                 self.table.release(cell)
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every row free, whoever has it."""
+        """Make every row free, held or not."""
         if self.zeroes:
             self.table.wipe("X7")
         else:
@@ -186,7 +186,7 @@ class RowModel(KindModel):
         self._put(seen.cells, operation.values)
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Follow what was refused: the values of a write that was carried out nevertheless give it away."""
+        """Follow a refused operation: its values give away a write that was carried out nevertheless."""
         super().follow_refused(step, operation, seen)
         if isinstance(operation, WriteRow | WriteEntries):
             self.table.bring("X1", [(value,) for value in operation.values])
@@ -198,13 +198,13 @@ class RowModel(KindModel):
                 self.table.put("P3", cell, (value,))
 
     def _wrong_row(self, row: int) -> str:
-        """Return what is wrong with a row that is not held."""
+        """Return the words for a row that is not held."""
         if row in self.free:
             return "in a free row"
         return "in row 0" if row == 0 else "in no row"
 
     def read_read_rows(self, operation: ReadRows, outcome: Outcome) -> SeenCells:
-        """Read what stands in every cell."""
+        """Read the contents of every cell."""
         rows = outcome.result.rows if isinstance(outcome.result, Table) else ()
         cells: dict[Cell, Content] = {
             (row, at): (value,) for row, values in enumerate(rows) for at, value in enumerate(values)
@@ -213,7 +213,7 @@ class RowModel(KindModel):
         return SeenCells(outcome.result, memory=self.table, cells=cells, form=form)
 
     def follow_read_rows(self, step: int, operation: ReadRows, seen: SeenCells) -> None:
-        """Let the table hold what was seen in it."""
+        """Settle the table on the contents that were seen in it."""
         self.table.settle(seen.cells)
 
 

@@ -19,7 +19,7 @@ Row = tuple[Path, Page, NodeView, tuple[int, ...]]
 
 @dataclass(slots=True)
 class SeenLook(Seen):
-    """Nodes that are shown, page by page; or what is wrong with them, so that they are no tree.
+    """The nodes that are shown, page by page, or the reason why they form no tree.
 
     Pages go by the numbers of their births: the hash of a path is that of all its tokens.
     """
@@ -65,7 +65,7 @@ def _width_of(tokens: Iterable[Token]) -> int | None:
 
 
 class ShownNodes:
-    """What is known of the nodes of a cache, where they are shown: nothing is compared here."""
+    """The known nodes of a cache that shows them: nothing is compared here."""
 
     def __init__(self, cache: PrefixModel, has_hits: bool = True, has_window_locks: bool = True) -> None:
         self.cache, self.has_hits, self.has_window_locks = cache, has_hits, has_window_locks
@@ -96,7 +96,7 @@ class ShownNodes:
         return None if page.birth in self.splits else False
 
     def ids_of(self, pages: Sequence[Path]) -> list[int] | None:
-        """Return the ids of the nodes that end with one of these pages; ``None`` where that is not known."""
+        """Return the ids of the nodes that end with any of these pages; ``None`` where ends are unknown."""
         cuts = [self.cut(page) for page in pages]
         if None in cuts:
             return None
@@ -171,7 +171,7 @@ class ShownNodes:
         return [(path, node) for _, path, node, was_there in self.new_ends(look) if was_there]
 
     def follow(self, look: SeenLook) -> None:
-        """Take what is shown for what is known."""
+        """Take the nodes that are shown as the known nodes."""
         holds = self.cache.holds
         still = self.held & holds.keys()
         for path, _ in self.find_splits(look) if still else ():

@@ -1,4 +1,4 @@
-"""What a slot pool may do, on plain sets of pages: obvious rather than fast.
+"""The permitted behaviour of a slot pool, on plain sets of pages: obvious rather than fast.
 
 A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
 back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
@@ -15,7 +15,7 @@ _SHOWN = 200
 
 
 class Remainder(Set[int]):
-    """What is free of many: a range but for those gone, a set that is kept; it costs what was taken."""
+    """The free numbers of a range: a set of the numbers gone is kept, and alone costs memory."""
 
     __slots__ = ("gone", "whole")
 
@@ -25,7 +25,7 @@ class Remainder(Set[int]):
 
     @classmethod
     def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:  # type: ignore[override]
-        """Make what comes of two sets."""
+        """Make the result of an operation on two sets."""
         return set(numbers)
 
     def __contains__(self, number: object) -> bool:
@@ -76,7 +76,7 @@ class PageModel:
         self.clear()
 
     def clear(self) -> None:
-        """Make every page free, whoever has it, and close the group (X7)."""
+        """Make every page free, held or not, and close the group (X7)."""
         self.old = Remainder(range(1, self.pages + 1))  # free since before the last merge (A4)
         self.young: set[int] = set()  # free since then
         self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
@@ -112,7 +112,7 @@ class PageModel:
         return count > len(self.old)
 
     def lowest(self, count: int) -> list[int]:
-        """Return what the next ``count`` pages are where the lowest go first (A4)."""
+        """Return the next ``count`` pages where the lowest go first (A4)."""
         gone, below = self.old.gone, self._below
         while self._next in gone:
             self._next += 1
@@ -154,11 +154,11 @@ class PageModel:
             self.young = set()
 
     def begin_group(self) -> None:
-        """Let what is given from now on stay pending."""
+        """Let pages that are given back from now on stay pending."""
         self.group_open = True
 
     def end_group(self) -> None:
-        """Let what is pending be free."""
+        """Let pending pages be free."""
         self.group_open = False
         self.young |= self.pending
         self.pending = set()
@@ -193,7 +193,7 @@ class WindowModel:
         self.half.update(zip(pages, halves, strict=True))
 
     def give(self, pages: Iterable[int]) -> None:
-        """Take held full pages back with what is left of their halves."""
+        """Take held full pages back, with those of their halves which are left."""
         given = set(pages)
         self.full.give(given)
         self.give_halves(given & self.half.keys())

@@ -1,4 +1,4 @@
-"""Who owns each slot and track slot under a prefix cache, and what was written into them (R4, M7, E1)."""
+"""The owner and the contents of each slot and track slot under a prefix cache (R4, M7, E1)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class KVContent:
             self._swa.pop(slot, None)
 
     def is_known(self, slots: Iterable[int]) -> bool:
-        """Tell whether every one of these rows has one content."""
+        """Tell whether each of these rows has a single content."""
         return all(self._full.get(slot) != _SHARED for slot in slots)
 
     def first_wrong(self, path: Path, slots: Sequence[int], window: int | None) -> str | None:
@@ -80,7 +80,7 @@ class KVContent:
 
 
 class Owner(Enum):
-    """In whose hands a slot is."""
+    """The owner of a slot."""
 
     POOL = "the pool"
     CALLER = "the caller"
@@ -89,7 +89,7 @@ class Owner(Enum):
 
 
 class SlotOwnership:
-    """Every slot with its one owner, its SWA half, and what was written into both.
+    """Every slot with its one owner, its SWA half, and the contents written into both.
 
     The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
     that belong to nobody.
@@ -124,11 +124,11 @@ class SlotOwnership:
     # -- questions -----------------------------------------------------------------------------------------
 
     def owner(self, slot: int) -> Owner:
-        """Tell in whose hands a slot is."""
+        """Return the owner of a slot."""
         return self.owners((slot,))[slot]
 
     def owners(self, slots: Iterable[int]) -> dict[int, Owner]:
-        """Tell in whose hands slots are, by slot."""
+        """Return the owners of slots, by slot."""
         size, places, held, last = self.page_size, self._places, self.full.held, self.full.pages
         owners = {}
         for slot in slots:
@@ -142,16 +142,16 @@ class SlotOwnership:
         return owners
 
     def place(self, slot: int) -> Path | None:
-        """Return the cached path whose last page has a slot; ``None`` where the cache does not own it."""
+        """Return the cached path that ends with the page of a slot; ``None`` if the cache lacks the slot."""
         return self._places.get(slot // self.page_size)
 
     def places(self, slots: Iterable[int]) -> frozenset[Path]:
-        """Return the cached paths whose last pages have some of these slots."""
+        """Return the cached paths that end with the pages of these slots."""
         size, places = self.page_size, self._places
         return frozenset([places[slot // size] for slot in slots if slot // size in places])
 
     def has_half(self, slot: int) -> bool:
-        """Tell whether a slot has its SWA half; false where there are no such."""
+        """Tell whether a slot has its SWA half; false for a pool without halves."""
         return isinstance(self.pool, WindowModel) and slot // self.page_size in self.pool.half
 
     def callers_slots(self) -> list[int]:
@@ -197,7 +197,7 @@ class SlotOwnership:
             self.full.take(pages)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Return the pages of these slots to the pool, whoever had them, with what is left of halves."""
+        """Return the pages of these slots to the pool, from any owner, with the halves that are left."""
         if self.pool is None:
             return
         pages = self._pages_of(slots)
@@ -227,7 +227,7 @@ class SlotOwnership:
             self._places[slots[0] // self.page_size] = path
 
     def disown(self, slots: Iterable[int]) -> None:
-        """Let the caller own what the cache dropped and no pool took."""
+        """Let the caller own the slots that the cache dropped and no pool took."""
         for page in self._pages_of(slots):
             self._places.pop(page, None)
 
@@ -249,7 +249,7 @@ class SlotOwnership:
 
 
 class TrackOwnership:
-    """Every track slot, whatever its number, with its one owner; the cache owns ``ends``."""
+    """Every track slot, of any number, with its one owner; the cache owns ``ends``."""
 
     def __init__(self, size: int, ends: StateEnds) -> None:
         self.size, self.ends = size, ends
@@ -269,11 +269,11 @@ class TrackOwnership:
         return {"available_track_slots": self.room()}
 
     def place(self, slot: int) -> Path | None:
-        """Return the prefix at whose end the cache has a track slot; ``None`` where it has it nowhere."""
+        """Return the prefix at the end of which the cache has a track slot; ``None`` if there is none."""
         return next((path for path, here in self.ends.slots.items() if here == slot), None)
 
     def owner(self, slot: int) -> Owner:
-        """Tell in whose hands a track slot is."""
+        """Return the owner of a track slot."""
         if slot in self.callers:
             return Owner.CALLER
         return Owner.POOL if self.place(slot) is None else Owner.CACHE
@@ -283,7 +283,7 @@ class TrackOwnership:
         return self._written.get(slot)
 
     def filled(self, layer: int) -> Iterator[tuple[int, WriteState]]:
-        """Yield the track slots that are not free and were written to, and what was last."""
+        """Yield the owned track slots that were written to, each with its last write."""
         owned = self.callers.union(self.ends.slots.values())
         return ((slot, last) for (slot, at), last in self._filled.items() if at == layer and slot in owned)
 
@@ -303,7 +303,7 @@ class TrackOwnership:
         self._filled = {place: last for place, last in self._filled.items() if place[0] != slot}
 
     def take_back(self, slot: int) -> None:
-        """Return one of the caller's to the pool."""
+        """Return a track slot of the caller to the pool."""
         self.callers.remove(slot)
 
     def write(self, slot: int, path: Path) -> None:
@@ -311,14 +311,14 @@ class TrackOwnership:
         self._written[slot] = path
 
     def fill(self, slot: int, operation: WriteState) -> None:
-        """Let the caller write numbers into a layer of one of his own."""
+        """Let the caller write numbers into a layer of a track slot."""
         self._filled[slot, operation.layer] = operation
 
     def adopt(self, path: Path, slot: int) -> None:
-        """Let the cache own one of the caller's, at the end of a prefix."""
+        """Let the cache own a track slot of the caller, at the end of a prefix."""
         self.callers.remove(slot)
         self.ends.add(path, slot)
 
     def disown(self, slots: Iterable[int]) -> None:
-        """Let the caller own what the cache dropped and the pool did not take."""
+        """Let the caller own the track slots that the cache dropped and the pool did not take."""
         self.callers.update(slots)

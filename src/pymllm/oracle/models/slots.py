@@ -63,7 +63,7 @@ class SeenSlots(Seen):
 
 
 class SlotModel(KindModel):
-    """Follows a pool page by page; what an allocator may choose is told to it.
+    """The model of a pool, page by page, which is told the choices left to an allocator.
 
     The configuration has ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
     """
@@ -97,7 +97,7 @@ class SlotModel(KindModel):
         return {"full_available_size": full, "swa_available_size": swa, "available_size": least}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in the order of what is handed out next (A4)."""
+        """Suspect an operation in the order of the pages handed out next (A4)."""
         self.order_suspect = law
 
     # -- allocation ----------------------------------------------------------------------------------------
@@ -147,17 +147,17 @@ class SlotModel(KindModel):
     # -- giving back ---------------------------------------------------------------------------------------
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
-        """Read what is named, which must be held."""
+        """Read the named slots, which must be held."""
         slots = self._resolve(operation)
         return self._read_slots(slots, self._misuse(slots), outcome)
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
-        """Take pages back, with what is left of their halves."""
+        """Take pages back, with the halves that they still have."""
         self.pool.give(seen.pages)
         self.is_as_cleared = False
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
-        """Read what is named, which must have its half."""
+        """Read the named slots, which must have their halves."""
         window, slots = self._windowed(), self._resolve(operation)
         wrong = self._misuse(slots)
         if any(page in self.full.held and page not in window.half for page in self._all_pages(slots)):
@@ -215,7 +215,7 @@ class SlotModel(KindModel):
         return SeenSlots(outcome.result, DONE, (), slots, self._pages_of(slots))
 
     def _misuse(self, slots: Sequence[int]) -> list[Misuse]:
-        """Return what is wrong with giving slots back (A5): of a page any of its slots, often or once."""
+        """Return the mistakes in giving slots back (A5): a page may go by any of its slots, often or once."""
         held, size = self.full.held, self.page_size
         found = [self._wrong_with(slot) for slot in slots if slot // size not in held]
         if size == 1 and len({*slots}) != len(slots):
@@ -257,7 +257,7 @@ class SlotModel(KindModel):
         return self.refused(outcome, _NESTED) if self._group_is_open() else Seen(outcome.result)
 
     def follow_begin_group(self, step: int, operation: BeginGroup, seen: Seen) -> None:
-        """Let what is given from now on stay pending."""
+        """Let pages that are given back from now on stay pending."""
         self.pool.begin_group()
 
     def read_end_group(self, operation: EndGroup, outcome: Outcome) -> Seen:
@@ -265,7 +265,7 @@ class SlotModel(KindModel):
         return Seen(outcome.result) if self._group_is_open() else self.refused(outcome, _NOT_BEGUN)
 
     def follow_end_group(self, step: int, operation: EndGroup, seen: Seen) -> None:
-        """Let what is pending be free."""
+        """Let pending pages be free."""
         self.pool.end_group()
 
     def _group_is_open(self) -> bool:
@@ -274,7 +274,7 @@ class SlotModel(KindModel):
         return self.full.group_open
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every page free, whoever has it."""
+        """Make every page free, held or not."""
         self.pool.clear()
         self.suspect("X7")
         self.is_as_cleared = True

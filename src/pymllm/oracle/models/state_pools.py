@@ -90,7 +90,7 @@ class StatePoolModel(KindModel):
         return {"max_track_slots": count, "available_track_slots": count - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in whatever any layer holds that nobody has put there."""
+        """Suspect an operation in any content of a layer that no known operation has put there."""
         for states in self._states:
             states.suspect(law)
 
@@ -135,7 +135,7 @@ class StatePoolModel(KindModel):
                 states.release((part, slot))
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every track slot free, whoever has it, and every state zero."""
+        """Make every track slot free, held or not, and every state zero."""
         for states in self._states:
             states.wipe("X7")
         self._forget_track_slots()
@@ -143,7 +143,7 @@ class StatePoolModel(KindModel):
     # -- states --------------------------------------------------------------------------------------------
 
     def read_write_state(self, operation: WriteState, outcome: Outcome) -> SeenWrite:
-        """Read what is written to a row of a layer."""
+        """Read the contents that are written to a row of a layer."""
         row = self.one(operation.slot)
         if operation.layer not in range(self.layers) or row not in range(self.rows):
             raise ProgramError(f"{operation} leaves the states; there are {self.layers} x {self.rows} rows")
@@ -208,7 +208,7 @@ class StatePoolModel(KindModel):
         return ("IndexError", *_OWNED) if any(row not in range(self.rows) for row in rows) else ()
 
     def read_read_states(self, operation: ReadStates, outcome: Outcome) -> Seen:
-        """Read what stands in a layer, which must be there, and in which form; an untold dtype is right."""
+        """Read the contents and the form of a layer, which must exist; an untold dtype is right."""
         if operation.layer not in range(self.layers):
             return self.refused(outcome, _NO_LAYER)
         told, memory = outcome.result, self._states[operation.layer]
@@ -226,7 +226,7 @@ class StatePoolModel(KindModel):
         return SeenCells(told, memory=memory, cells=cells, form=form)
 
     def follow_read_states(self, step: int, operation: ReadStates, seen: SeenCells) -> None:
-        """Let the layer hold what was seen in it."""
+        """Settle the layer on the contents that were seen in it."""
         seen.memory.settle(seen.cells)
 
 
