@@ -1,4 +1,4 @@
-"""What unit tests of several rooms share."""
+"""Fixtures that unit tests of several rooms share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets commands do in this process, where a test can change it, what they have done in others."""
+    """Make commands do in this process the work of other processes, so that a test can change it."""
     from pymllm.work.workers import Workers
 
     begin = Workers.__init__

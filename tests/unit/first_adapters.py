@@ -244,7 +244,7 @@ class ResetTellsNothingAndCountsNothing(ResetTellsNothing):
 
 
 class ResetAnew(Right):
-    """What the caller has is gone from the pool's books."""
+    """An adapter whose reset makes the pool anew and drops callers' slots from the books."""
 
     def reset(self) -> None:
         self.begin()
@@ -273,7 +273,7 @@ class WatchesAnother(Watches):
 
 
 class DuplicatesAreFreed(Right):
-    """The cache frees those slots of an insert that it does not need, and nobody is told."""
+    """A cache that frees the unneeded slots of an insert without telling the caller."""
 
     def insert(self, key: Key, slots: list[int]) -> Any:
         known, node = super().insert(key, slots)
@@ -299,7 +299,7 @@ class TellsTwice(Watches):
 
 
 class TellsInACallback(Right):
-    """What the cache forgets is told at once, and told again as `evict` and `reset` return."""
+    """An adapter that tells of lost slots at once, and again as `evict` and `reset` return."""
 
     def begin(self) -> None:
         super().begin()
@@ -363,7 +363,7 @@ class InsertUsesItsNodeAgain(NodesOfLists):
 
 
 class Handle:
-    """What an adapter itself makes of tokens."""
+    """The handle that an adapter makes of tokens."""
 
     tokens: Sequence[int] = ()
 
@@ -877,7 +877,7 @@ class ReusesItsList(Slots):
 
 
 class SpoilsItsArgument(Slots):
-    """What is freed becomes pages, in the caller's list."""
+    """An adapter that turns the caller's list of slots into pages when it frees them."""
 
     CONFIGURATIONS = Slots.CONFIGURATIONS[1:]
 
@@ -963,7 +963,7 @@ class Leaks(Right):
 
 
 class LeaksWatched(Watches):
-    """What never reaches the pool, nobody sees."""
+    """A watched adapter whose leaking cache never calls the pool, so the watch sees no leak."""
 
     def begin(self) -> None:
         super().begin()
@@ -978,7 +978,7 @@ class EvictsEverything(Right):
 
 
 class EvictsMutely(Right):
-    """Gives back what it evicts, and says that it evicted nothing."""
+    """An adapter that evicts, and reports an eviction of nothing."""
 
     def evict(self, tokens: int) -> Any:
         self.cache.evict(tokens)
@@ -1005,7 +1005,7 @@ class FreesTwice(Right):
 
 
 class FloorsParts(Right):
-    """Its pool rounds down what it is asked for."""
+    """An adapter with a pool that rounds an allocation down."""
 
     CONFIGURATIONS = Right.CONFIGURATIONS[1:]
 
@@ -1087,7 +1087,7 @@ class HandsOutWhatThereIs(Slots):
 
 
 class HandsOutTwice(Slots):
-    """Never takes what it hands out from its books, so that no size changes."""
+    """An adapter that leaves allocated slots in the pool's books, so that no size changes."""
 
     def alloc(self, tokens: int) -> Any:
         return self.pool.slots[:tokens]
@@ -1128,7 +1128,7 @@ class FreesPagesTooOften(Slots):
 
 
 class ResetAnewTold(Right):
-    """What the cache had is told, and what callers have is free, too."""
+    """An adapter whose reset tells the slots of the cache and frees the slots of callers, too."""
 
     def reset(self) -> None:
         self.gave_back(self.cache.reset())

@@ -186,7 +186,7 @@ class EvictReturnsWhatWasAsked(Held):
 
 
 class TellsOfWhatWentBefore(Held):
-    """Compares with what an allocation left, and so tells of what callers have freed since."""
+    """An adapter that compares with the slots after an allocation, and so tells slots that callers freed."""
 
     def alloc(self, tokens: int) -> Any:
         slots = super().alloc(tokens)
@@ -221,7 +221,7 @@ class InsertRaises(Held):
 
 
 class InsertLeavesAToken(Held):
-    """Says of a key that is all cached what its request may use: a token is computed anew."""
+    """A cache that reports all but a token of a fully cached key, as its request computes that token anew."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 2, "pool": "token", "slots": 16},)
 

@@ -49,7 +49,7 @@ def refusal_by(function: Callable[..., object]) -> Callable[..., Refusal]:
 
 
 def size_refusals(call: Callable[..., object], **lowest: int) -> Iterator[Refusal]:
-    """Refuse, for each size that a call takes by name, what is no int and what is below the smallest."""
+    """Yield the refusals of each named size: a value that is no int, and a value below the smallest."""
     for name, minimum in lowest.items():
 
         def give(subject: Any, name: str = name, value: Any = "3") -> object:
@@ -95,7 +95,7 @@ def _look(it: Any, seen: dict[int, int]) -> Any:
 
 
 def _parts_of(it: Any) -> list[tuple[Any, Any]] | None:
-    """Return what an object is made of by name, or nothing where it is one thing."""
+    """Return the named parts of an object, or nothing where it has none."""
     if isinstance(it, dict):
         return list(it.items())
     if isinstance(it, (list, tuple, set, frozenset)):

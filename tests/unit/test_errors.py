@@ -60,13 +60,13 @@ def test_an_invariant_violation_names_its_law_first() -> None:
 
 
 def test_an_invariant_violation_sets_both_sides_beside_each_other() -> None:
-    """What the law demands and what there was are fields, and in the text."""
+    """An invariant violation holds the expected and the observed value as fields and in its text."""
     violation = errors.InvariantViolation("R2", "length of a match", expected="4", observed="8")
     assert str(violation) == "R2: length of a match: expected 4, observed 8"
 
 
 def test_an_adapter_error_names_the_adapter() -> None:
-    """Nobody takes it for a fault of what is adapted."""
+    """An adapter error names the adapter, and so does not look like a fault of the cache."""
     assert str(errors.AdapterError("mine", "no module m")) == "adapter mine: no module m"
 
 

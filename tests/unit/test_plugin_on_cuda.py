@@ -65,7 +65,7 @@ def run(pytester: pytest.Pytester, fake: FakeCuda) -> Run:
 
 
 def outcomes(result: pytest.RunResult) -> dict[str, str]:
-    """What became of each test, by its name, in a run with ``-v``."""
+    """Return the outcome of each test, by its name, in a run with ``-v``."""
     lines = [line.split() for line in result.outlines if "::test_" in line and "%]" in line]
     return {line[0].split("::")[1]: line[1] for line in lines}
 
@@ -308,7 +308,7 @@ def test_a_test_is_judged_on_each_gpu_that_it_touched(run: Run, pytester: pytest
 
 
 def test_a_test_has_all_gpus_alone(run: Run, tmp_path: Path) -> None:
-    """The lock of each device that it may use is taken, and nobody else's."""
+    """A test holds the lock of each device that it may use, and no other lock."""
     text = f"""
 from pathlib import Path
 from xml.etree import ElementTree
@@ -322,7 +322,7 @@ def test_held(n):
 
 
 def test_each_worker_has_a_gpu_of_its_own(run: Run, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its number, of those that the run may use; too late, or without workers, the run is told."""
+    """Each worker has a GPU by its number; a run without workers, or too late, is told."""
     fake.is_in_use = False
     seen = []
     for worker in ("gw0", "gw1", "gw2"):
@@ -509,7 +509,7 @@ def test_what_happens_to_a_gpu_is_a_verdict(pytester: pytest.Pytester) -> None:
 
 
 def test_a_wait_for_a_gpu_has_an_end(run: Run) -> None:
-    """The error says who has it, for how long that was waited for, and the way out."""
+    """The error of a wait for a GPU names the holder, the time, and the way out."""
     held = GpuLock("GPU-00000001-fake")
     held.acquire()
     result = run("def test_x(): pass", "--gpu-lock=wait:0.1")

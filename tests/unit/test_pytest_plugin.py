@@ -592,7 +592,7 @@ def test_what_nothing_here_can_judge_is_told_and_strict_runs_fail(
 
 
 def test_without_torch_a_device_cannot_be_had(pytester: pytest.Pytester) -> None:
-    """The fixture says what it needs and the way to get it."""
+    """The fixture for a device names torch as its need, and the way to get it."""
     pytester.makeconftest("import sys\nsys.modules['torch'] = None")
     pytester.makepyfile("def test_x(kv_device): pass")
     result = pytester.runpytest_subprocess("-p", PLUGIN)

@@ -71,7 +71,7 @@ def test_nothing_is_written_through_a_link_that_lay_in_the_folder(
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
-    """It is not replaced by a file that nobody reads."""
+    """A pipe is written to, and not replaced by a file."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=write_text_file, args=(pipe, "it"))
@@ -111,7 +111,7 @@ def test_what_has_no_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """The system names what it cannot open, and not what it cannot read."""
+    """An error of opening or of reading names the file."""
     for read in (read_lines, read_text_file):
         with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
             [*read(Path("/proc/self/mem"))]

@@ -1,4 +1,4 @@
-"""Whether torch is there, and the sentence for where it is not."""
+"""Tests of the search for torch, and of the sentence for its absence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(
 
 
 def test_a_finder_that_refuses_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be found is not there, however that is said."""
+    """A module finder that raises an error counts as a missing package."""
     for name in PACKAGES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [_Refusing(), *sys.meta_path])
@@ -67,7 +67,7 @@ def test_a_module_that_was_made_by_hand_is_there(monkeypatch: pytest.MonkeyPatch
 def test_the_collector_stands_aside_while_torch_is_loaded(
     monkeypatch: pytest.MonkeyPatch, is_on: bool
 ) -> None:
-    """What is there afterwards is nobody's garbage; whoever had switched the collector off keeps it off."""
+    """The collector is off while torch is loaded; then garbage is frozen and the old state returns."""
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -83,7 +83,7 @@ def test_the_collector_stands_aside_while_torch_is_loaded(
 
 
 def test_the_collector_stays_where_torch_was_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that is called in somebody's process sets nothing of it aside."""
+    """A command in a process that has loaded torch leaves its collector on, and freezes nothing."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     frozen = gc.get_freeze_count()
     with collector_aside():

@@ -193,7 +193,7 @@ class DiesLate(TinyRows):
 
 
 class WearsOut(TinyRows):
-    """Leaves what was written in a row that it frees, from the fourth one on (P2)."""
+    """Rows that keep the content of a freed row, from the fourth one on (P2)."""
 
     freed = 0
 
@@ -377,7 +377,7 @@ class NeedsStates(Mamba):
 
 
 class PagesOfFour(SlotAdapter):
-    """An allocator of pages of four slots, whatever it is told; an allocation that fails loses a page."""
+    """An allocator with pages of four slots, for any page size; a failed allocation loses a page."""
 
     CONFIGURATIONS = ({"page_size": 4, "pages": 6},)
 

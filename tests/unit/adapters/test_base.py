@@ -66,7 +66,7 @@ def adapter() -> Counter:
 
 
 def test_slots_are_named_by_the_step_that_gave_them(adapter: Counter) -> None:
-    """A program says what it frees without knowing what an implementation chose."""
+    """A program names the slots that it frees by their step, for any slots of an implementation."""
     adapter.apply(1, Alloc(3))
     adapter.apply(5, Alloc(2))
     outcome = adapter.apply(6, Free((Span(5, 0, 1), Span(1, 1, 3), Span(0, 8, 9))))
@@ -74,7 +74,7 @@ def test_slots_are_named_by_the_step_that_gave_them(adapter: Counter) -> None:
 
 
 def test_effects_are_those_of_one_operation(adapter: Counter) -> None:
-    """What an earlier operation did is not told again."""
+    """The effects of an earlier operation are not told again."""
     adapter.apply(1, Free((Span(0, 1, 2),)))
     assert adapter.apply(2, Alloc(1)).effects == ()
 
@@ -154,7 +154,7 @@ def test_a_header_says_what_is_examined(adapter: Counter) -> None:
 
 
 def test_an_adapter_claims_and_tells_nothing_of_itself() -> None:
-    """What a subclass does not add is not there."""
+    """A base adapter without additions claims nothing and tells no sizes."""
 
     class Bare(BaseAdapter):
         KIND = "rows"

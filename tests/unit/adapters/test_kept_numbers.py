@@ -18,7 +18,7 @@ MUTABLE: list[Callable[[list[int]], Any]] = [list, np.array, torch.tensor, lambd
 
 @pytest.mark.parametrize("make", MUTABLE)
 def test_an_answer_that_changes_later_breaks_x5(make: Callable[[list[int]], Any]) -> None:
-    """The call that gave it is named, with the numbers that it had and those that it has."""
+    """A changed answer is told with the call that gave it, the old numbers and the new ones."""
     kept, answer = KeptNumbers(), make([4, 5])
     kept.answered("alloc of step 1", answer, (4, 5))
     assert kept.look() == ("X5",)
@@ -58,7 +58,7 @@ def test_what_can_be_read_no_more_has_changed() -> None:
 
 
 def test_what_was_lent_must_come_back_as_it_was() -> None:
-    """It is compared as its call ends, by an error too; of what is passed at other times nothing is said."""
+    """A lent list is compared as its call ends, even by an error, and at no other time."""
     kept, slots, inner = KeptNumbers(), [4, 5], [6]
     with kept.lending():
         kept.lend("free", slots, (4, 5))

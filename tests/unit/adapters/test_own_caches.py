@@ -119,7 +119,7 @@ def test_a_strangers_configuration_may_leave_out_window_and_pool(name: str) -> N
 
 
 def test_nothing_is_walked_again_after_reading() -> None:
-    """What only read has changed nothing that was not seen before."""
+    """An operation that only read does not cause another walk."""
     adapter = fill(make())
     for step, operation in enumerate((ops.Inspect(), ops.Fault("free"), ops.ReadHalves(())), 3):
         adapter.apply(step, operation)

@@ -1,4 +1,4 @@
-"""What the adapters of our prefix caches share: pools, keys, holds, faults; and what must be refused."""
+"""Tests of the shared parts of the adapters of our prefix caches: pools, keys, holds, faults and refusals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TestHolds:
     def test_a_step_that_gave_nothing_is_the_programs_fault(
         self, operation: Any, filled: WindowedRadix
     ) -> None:
-        """A program that names what is not there cannot be judged."""
+        """A program that names a missing node or hold cannot be judged."""
         filled.apply(5, ops.Lock(2))
         with pytest.raises(ProgramError, match="step"):
             filled.apply(6, operation)

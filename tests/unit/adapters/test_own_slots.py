@@ -72,7 +72,7 @@ def test_a_configuration_that_lacks_a_size_is_refused(lacking: str) -> None:
 
 
 def test_sizes_are_configuration_enough() -> None:
-    """What is not given is as the constructors have it, with checks on every device."""
+    """Sizes that are not given have the defaults of the constructors, with checks on every device."""
     adapter = TokenSlots("token", {"page_size": 2, "pages": 3})
     assert (adapter.pool.size, adapter.pool.need_sort, adapter.pool.check_ownership) == (6, True, True)
 

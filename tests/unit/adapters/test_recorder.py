@@ -1,4 +1,4 @@
-"""Histories written as they happen, and wrappers that nobody can tell from what they wrap."""
+"""Tests of histories that are written as they happen, and of wrappers that change nothing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_killed_process_leaves_the_operation_it_died_in(tmp_path: Path) -> Non
 
 
 def test_an_adapter_without_an_answer_leaves_a_step_without_an_outcome(tmp_path: Path) -> None:
-    """What follows it is recorded, too."""
+    """A step without an answer is recorded without an outcome, and the next step is recorded, too."""
     path = tmp_path / "run.jsonl"
     recorder = make(path)
     with pytest.raises(AdapterError, match="no answer"):
@@ -230,7 +230,7 @@ def test_a_wrapper_hands_audit_and_close_on() -> None:
 
 
 def test_what_is_no_adapter_is_refused() -> None:
-    """When it is wrapped, not when it is used; what is missing is named (X1)."""
+    """A wrapper refuses at once an object that is no adapter, and names the missing parts (X1)."""
     with pytest.raises(TypeError, match=r"adapter must have name, kind, .* got None; make_adapter of"):
         Timing(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got 'radix'"):

@@ -198,7 +198,7 @@ def test_a_package_that_brings_nonsense_is_a_line(
     ],
 )
 def test_a_configuration_that_does_not_fit_is_said_in_words(config: Config, words: str) -> None:
-    """What it lacks, what it has too much, and one that fits."""
+    """A refusal names the missing keys, the unknown keys, and a configuration that fits."""
     with pytest.raises(AdapterError) as caught:
         make_adapter("radix", config)
     assert words in caught.value.message
@@ -258,7 +258,7 @@ def test_a_key_that_no_configuration_has_is_said_with_who_asks_for_it(stranger: 
 
 
 def test_a_program_is_named_by_its_command(tiny_program: Callable[..., str]) -> None:
-    """Wherever an adapter is; it is started to hear what it is."""
+    """A command is a name wherever an adapter is, and its program is started to tell its kind."""
     name = f"command:{tiny_program()}"
     entry = find_adapter(name)
     assert (entry.name, entry.place) == (name, name)

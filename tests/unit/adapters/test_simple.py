@@ -1,4 +1,4 @@
-"""What the short adapters see to: pages, effects, nodes and holds by step; what is not written is none."""
+"""Tests of the short adapters: pages, effects, nodes and holds by step, and methods that are not written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pool:
 
 
 class Cache(PrefixAdapter):
-    """Gives back what it is told to evict; a node is a key, a hold's token the length of its key."""
+    """A cache that gives back the slots of an eviction; a node is a key, a hold's token is its length."""
 
     REFUSALS: ClassVar = {LookupError: "OwnershipError"}
 
@@ -150,7 +150,7 @@ def test_an_insert_adopts_the_whole_pages_that_were_not_there() -> None:
 
 
 class Answers(PrefixAdapter):
-    """Answers what it is told to, whatever it is asked."""
+    """An adapter that gives the same answer to every call."""
 
     def __init__(self, answer: Any, sizes: Any = None) -> None:
         super().__init__("x", {"page_size": 1})

@@ -95,7 +95,7 @@ def test_a_cell_whose_search_ended_at_another_law_has_a_mark(report: VerifyRepor
 
 
 def test_violations_come_before_the_table(report: VerifyReport) -> None:
-    """What is violated, and by whom; then what is unknown; then each violation; the matrix, and the sum."""
+    """A report begins with violated laws, then unknown ones, each violation, the matrix, and the sum."""
     text = make_text(report.comparison(FILES))
     parts = (
         "VIOLATED  2 of 4 laws that apply: P2 (my.rows:Rows), P3 (my.rows:Rows)\n",

@@ -21,7 +21,7 @@ from tests.fake_nvml.machine import GIB, FakeNvml
 
 
 def test_the_document_keeps_to_its_schema() -> None:
-    """Whatever this machine has; nothing is left out where it is unknown, and nothing is added."""
+    """The document of any machine keeps to its schema: no field is left out, and none is added."""
     result = CliRunner().invoke(main, ["doctor", "--json"], catch_exceptions=False)
     assert (result.exit_code, result.stderr) == (0, "")
     validator, document = Draft202012Validator(make_schema("doctor")), json.loads(result.stdout)
@@ -226,7 +226,7 @@ def words(document: DoctorDocument) -> list[str]:
 
 
 def test_everything_has_its_line() -> None:
-    """What is unknown for one reason stands together."""
+    """Each fact has its line, and facts that are unknown for the same reason share a line."""
     lines = words(DOCUMENT)
     for line in (
         "sick NVML hung",

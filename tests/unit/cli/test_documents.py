@@ -1,4 +1,4 @@
-"""What commands print with ``--json``: the records of `pymllm.documents`, and their schemas."""
+"""Tests of the documents of ``--json``: the records of `pymllm.documents`, and their schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITTEN = sorted((Path(__file__).parent / "written_by_1").glob("*.json"))
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_a_document_of_the_version_before_is_read_whole(path: Path) -> None:
-    """No field of it is lost, whatever a newer one has besides, and it keeps to the schema of today."""
+    """A document of the version before loses no field, and keeps to the schema of today."""
     old = json.loads(path.read_text(encoding="utf-8"))
     document = read_as(DOCUMENTS[old["schema"]], old)
     again = json.loads(json.dumps(document.plain()))

@@ -263,7 +263,7 @@ def test_texts_are_printed_anew_without_a_run() -> None:
 
 
 def test_every_bug_has_its_section() -> None:
-    """With engine, version, links, evidence, how it came about, what was seen, and where it is planted."""
+    """Every bug has a section: engine, version, links, evidence, cause, symptom, and planted place."""
     text = page(caught(B01))
     for bug in BUGS.values():
         section = text.partition(f"\n### {bug.id}\n\n")[2].partition("\n### ")[0]

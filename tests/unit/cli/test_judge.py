@@ -48,7 +48,7 @@ def bad(good: Path) -> Path:
 
 
 def test_outcomes_that_break_no_law_end_with_0(good: Path) -> None:
-    """What was tested is said."""
+    """A history that breaks no law ends with status 0 and a count of the judged steps."""
     result = judge(str(good))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("holds  5 steps of rows: ")
@@ -56,7 +56,7 @@ def test_outcomes_that_break_no_law_end_with_0(good: Path) -> None:
 
 
 def test_one_program_of_several_is_named_behind_the_file(good: Path, bad: Path) -> None:
-    """Which there are is said; a file whose own name has the mark is read as it is."""
+    """A program of several is named behind the file, and a file with the mark in its name is read."""
     both = good.with_name("both.jsonl")
     for it in (good, bad):
         history = load_history(it)
@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_one_line_and_status_2(good: Path) -> None:
 
 
 def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
-    """Whoever gets a file by mail judges it with what the oracle is made of."""
+    """A history is judged with the modules of the oracle alone."""
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom pymllm.cli import main\n"
         f"assert CliRunner().invoke(main, ['judge', {str(bad)!r}]).exit_code == 1\n"
@@ -159,7 +159,7 @@ def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
 
 
 def test_a_run_that_was_cut_short_is_judged_until_there(good: Path) -> None:
-    """What a recorder leaves of a process that died has its last operation without an outcome."""
+    """A history of a process that died, with a last operation without an outcome, is judged until there."""
     history = load_history(good)
     history.steps[-1] = dataclasses.replace(history.steps[-1], outcome=None)
     write_history(history, good)

@@ -1,4 +1,4 @@
-"""What a person reads of steps that were not done (X9): nobody takes a verdict for more than it is."""
+"""Tests of the words about steps that were not done (X9), which limit a verdict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_matrix_marks_what_was_tested_but_for_its_limits(limited: VerifyReport
     [(38, "2 steps not done of 40"), (0, "2 steps not done, and none was done"), (None, "2 steps not done")],
 )
 def test_a_count_is_told_as_far_as_it_is_known(done: int | None, steps: str) -> None:
-    """Of what follows from another step nobody counts how often it was done."""
+    """A step that follows from another is told without the number of times that it was done."""
     row = LimitRow("write_row", "it is hard", 2, done, 3, {})
     assert limit_words(row) == f"write_row: {steps} (it is hard); step 3"
 
@@ -71,7 +71,7 @@ HELLO = (
 
 
 def test_a_program_declares_its_limits_with_its_hello() -> None:
-    """What is no operation of its kind is a wrong answer."""
+    """A limit that names no operation of the kind is a wrong answer."""
     said = read_answer(HELLO % b'{"unlock": "as it was taken"}')
     assert said.limits == {"unlock": "as it was taken"}  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="limits name 'unlok', which is no operation of prefix"):

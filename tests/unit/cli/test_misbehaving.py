@@ -1,4 +1,4 @@
-"""An adapter that misbehaves has a line of its own, and whoever is examined beside it has a result."""
+"""Tests of adapters that misbehave: each has a line of its own, and other adapters have results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 
 def noticed() -> set[str]:
-    """Return those whose misbehaviour somebody meets."""
+    """Return the adapters with a misbehaviour that shows."""
     return {name for name in names() if not name.startswith(HARMLESS)}
 
 
@@ -69,7 +69,7 @@ def test_a_search_gives_each_its_line_and_the_others_their_results(verb: str) ->
 
 
 def test_a_soak_gives_each_its_line_and_the_others_their_runs() -> None:
-    """What shows in a run only is a failure of that run."""
+    """A fault that only a run shows is a failure of that run."""
     document = read(
         "soak", *asked(), "--operations", 2000, "--longest", 20, "--audit", "every", "--output", "soak"
     )

@@ -1,4 +1,4 @@
-"""Whatever ends with status 0 says what was done: no verb passes over what is empty, or is lost."""
+"""Tests of commands with nothing to do: status 0 says what was done, and empty or lost files are told."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_would_do_nothing_or_lose_it_is_refused(words: str) -> None:
 
 
 def test_an_empty_corpus_is_told() -> None:
-    """Nobody takes a campaign for one that played what earlier ones had kept."""
+    """A campaign with an empty corpus says so, since no earlier programs were played."""
     result = typed(*shlex.split(f"{SOAK} --corpus empty --output s"))
     assert result.exit_code == 0
     assert "--corpus empty: there is no corpus in it yet, so that no run came first" in result.stderr
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_costs_the_status_and_not_the_result(words
 
 
 def test_a_violation_is_told_by_its_status_though_a_file_is_lost() -> None:
-    """What was found matters more than where it was to be kept."""
+    """A violation decides the status, even if the result could not be written."""
     words = f"{VERIFY} --examples 20".replace("rows", "faulty-dirty-rows")
     assert typed(*shlex.split(words), "--junit", "/dev/full").exit_code == 1
 
@@ -147,7 +147,7 @@ def test_runs_that_share_nothing_are_not_compared() -> None:
     ],
 )
 def test_an_empty_feed_says_why(form: str, make: Callable[[], object], missing: str) -> None:
-    """It is valid, and whoever reads it sees nothing; the line on standard error says so."""
+    """An empty feed is valid, and a line on standard error says why it is empty."""
     samples.write(Path("it.json"), make())
     result = typed("report", "it.json", "--format", form)
     assert result.exit_code == 0

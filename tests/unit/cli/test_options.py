@@ -1,4 +1,4 @@
-"""What several commands take: options and their kinds of values, adapters, laws, files."""
+"""Tests of shared options and arguments: their kinds of values, adapters, laws, files."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_class_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_program_that_does_not_speak_is_no_bad_input(tiny_program: Callable[..., str]) -> None:
-    """It is there, so its end is a verdict; one that is not there is bad input."""
+    """A program that ends without an answer gets a verdict; a program that cannot start is bad input."""
     with pytest.raises(ConversationError, match="status 3"):
         options.load_or_refuse(f"command:{tiny_program('hello', 'status-3')}")
     with pytest.raises(click.UsageError, match="cannot be started"):

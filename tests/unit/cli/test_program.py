@@ -1,4 +1,4 @@
-"""How the program ends, whatever happens inside a command."""
+"""Tests of the end of the program: its exit status and its message after each kind of failure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_interrupt_is_130() -> None:
 
 
 def test_being_asked_to_end_is_143() -> None:
-    """SIGTERM; whoever takes it himself keeps it."""
+    """SIGTERM ends a command with status 143, and a handler that the process set before stays."""
     result = run(lambda: signal.raise_signal(signal.SIGTERM))
     assert (result.exit_code, result.stderr) == (143, "pymllm: terminated\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -124,7 +124,7 @@ def test_other_programs_may_take_the_errors_themselves() -> None:
 
 
 def test_no_command_shows_the_help() -> None:
-    """Whoever types the name alone wants to know what there is; the version is the package's."""
+    """The name alone shows the help, and the version is that of the package."""
     assert CliRunner().invoke(main, ["--version"]).stdout == f"pymllm {__version__}\n"
     result = CliRunner().invoke(main, [])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -267,7 +267,7 @@ def test_a_signal_while_commands_are_loaded_is_one_line(
 
 
 def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever a file put into it; how it begins and how it ends is told."""
+    """A message of any length is cut, and its beginning and its end are kept."""
     complain("begins" + "x" * 10**6 + "\x1b[2Jends")
     told = capsys.readouterr().err
     assert len(told) < 4_000

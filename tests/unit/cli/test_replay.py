@@ -170,7 +170,7 @@ def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
 
 @contextmanager
 def ctrl_c(*arguments: object) -> Iterator[Callable[[int], None]]:
-    """A bar that somebody watches who has seen enough after five of what it counts."""
+    """Show a progress bar that raises an interrupt after five units of work."""
 
     def show(done: int) -> None:
         if done >= 5:
@@ -236,7 +236,7 @@ def test_several_capacities_make_a_curve() -> None:
 
 
 def test_policies_are_compared_under_their_names() -> None:
-    """Each cache stands with each of its policies; what JSON spells with an underscore may be typed so."""
+    """Each cache is compared with each of its policies, and a policy may be typed with an underscore."""
     options = ["chat", "--requests", "4", "--page-size", "16", "--cache", "radix", "--cache", "blocks"]
     policies = ["--eviction-policy", "lru", "--eviction-policy", "ref_zero", "--eviction-policy", "ref-zero"]
     result = replay(*options, *policies, "--jobs", "1")
@@ -401,7 +401,7 @@ def with_(result: Replayed, **other: Any) -> Replayed:
 
 
 def value_of(text: str, label: str) -> str:
-    """What stands behind a label."""
+    """Return the text behind a label."""
     [line] = [line for line in text.splitlines() if line.startswith(f"  {label}  ")]
     return line[len(label) + 2 :].strip()
 

@@ -87,7 +87,7 @@ def test_what_shards_did_is_printed_as_one_run(here: Path, monkeypatch: pytest.M
 
 
 def test_a_shard_in_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it did, and how all come together; a scheduler may say which one it is."""
+    """A shard reports its tasks and the way to merge all shards; a variable may give its number."""
     monkeypatch.setenv("PYMLLM_SHARD", "2/2")
     result = typed(*GRID, "--keep", "2.jsonl")
     assert (result.exit_code, result.stderr) == (0, "pymllm: this is shard 2/2, as PYMLLM_SHARD says\n")
@@ -102,7 +102,7 @@ def test_a_shard_in_words(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_shard_that_saw_a_law_broken_ends_with_1(here: Path) -> None:
-    """And so does whoever puts all together; beside a document a line says it."""
+    """A shard or a merge with a broken law ends with status 1; beside a document a line says so."""
     words = [*GRID, "--keep", "it.jsonl"]
     typed(*words, "--shard", "1/1")
     lines = [json.loads(line) for line in (here / "it.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -170,7 +170,7 @@ def test_results_of_another_version_are_told(here: Path) -> None:
 
 
 def test_a_replay_at_one_point_is_kept_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its table and its document are those of a replay that nobody keeps."""
+    """A kept replay at one point has the same table and document as a replay that is not kept."""
     words = ["replay-serial", "trace.jsonl", "--block-tokens", "16", "--cache", "chunk"]
     text, (_, document) = typed(*words).stdout, document_of(*words)
     kept = typed(*words, "--keep", "it.jsonl")

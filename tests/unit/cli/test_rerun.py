@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_the_adapter_of_the_file_is_the_default(file: str) -> None:
-    """It does what it did."""
+    """A program is rerun on the adapter of its file, with the same outcomes."""
     result = rerun(file)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("holds  4 steps of rows: ")
@@ -195,7 +195,7 @@ def test_a_command_stands_for_an_adapter(file: str) -> None:
 
 
 def test_a_picture_is_drawn_on_request(tmp_path: Path) -> None:
-    """What the program broke is in it; a file that is read, or has a program, is not written over."""
+    """The picture names the broken law; a file that is read, or that has a program, is not overwritten."""
     program = PROGRAMS / "prefixes.jsonl"
     kept = program.read_text(encoding="utf-8")
     picture = tmp_path / "picture.svg"

@@ -244,7 +244,7 @@ def test_a_merge_of_some_shards_is_unknown_and_names_the_rest(tmp_path: Path) ->
 
 
 def test_a_shard_that_died_before_its_first_line_stops_no_merge(tmp_path: Path) -> None:
-    """What the others played is told, and that folder; where all are such, there is nothing to tell."""
+    """A merge names a folder without a ledger and tells the other runs; such folders alone are refused."""
     for number in (1, 2):
         shard = ("--operations", 900, "--shard", f"{number}/3", "--output", tmp_path / f"{number}")
         assert soak(*SHORT, *shard).exit_code == 0
@@ -263,7 +263,7 @@ def test_a_shard_that_died_before_its_first_line_stops_no_merge(tmp_path: Path) 
 
 
 def test_shards_of_two_versions_are_told_apart(tmp_path: Path) -> None:
-    """Each is a campaign of its own, that lacks what the other has."""
+    """Shards of two versions are two campaigns, and each lacks the other's runs."""
     for number in (1, 2):
         shard = ("--operations", 900, "--shard", f"{number}/2", "--output", tmp_path / f"{number}")
         assert soak(*SHORT, *shard).exit_code == 0
@@ -403,7 +403,7 @@ def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
 
 
 def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) -> None:
-    """Its folder may be anybody's, and the names of its programs can be foreseen."""
+    """A campaign that goes on does not write through links, though its program names can be foreseen."""
     folder, mine = tmp_path / "c", tmp_path / "mine"
     failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500)
     assert soak(*failing, "--output", folder).exit_code == 1
@@ -497,7 +497,7 @@ def test_a_ledger_that_names_a_command_starts_none(
 def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What there is is told, and the line that is printed can be typed."""
+    """An interrupted campaign tells its runs so far, and its line to continue can be typed."""
     plays = iter([True, False])
     play = campaign.play_run
 
@@ -567,7 +567,7 @@ def test_a_line_says_how_memory_goes(totals: Totals) -> None:
 
 
 def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:
-    """With laws and coverage goals out of those that there are."""
+    """The row of an adapter has its laws and coverage goals, out of all of them."""
     console = Console(file=io.StringIO(), width=140)
     with console.capture() as captured:
         console.print(progress_table(totals, 1.0))
@@ -642,7 +642,7 @@ NONE = SoakOptions((), timeout=30.0, jobs=2)
 
 
 def test_a_rate_is_operations_between_two_walks() -> None:
-    """0 is none; what is no rate is refused with what would do."""
+    """A rate is read as operations between two walks, 0 is none, and another text is refused."""
     assert [rate(text) for text in ("every", "off", "1/64", "1/1", " 1/1000 ")] == [1, 0, 64, 1, 1000]
     for text in ("", "64", "1/0", "2/64", "1/x", "always", "1/-4"):
         with pytest.raises(click.BadParameter, match="write every, off, or 1/64"):
@@ -681,7 +681,7 @@ def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_a_ledger_alone_makes_no_code_run(tmp_path: Path) -> None:
-    """What comes with this package may go on; a module or command is named again."""
+    """Our adapters may go on by a ledger alone, and a module or a command is named again."""
     resumed = replace(NONE, resume=tmp_path)
     resumed.check_resumed(["rows", "faulty-dirty-rows", "rows"])
     replace(resumed, adapters=("rows",)).check_resumed(["rows", "radix"])

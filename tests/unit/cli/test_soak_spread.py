@@ -35,7 +35,7 @@ resume = partial(typed, "resume")
 
 
 class Engine(Executor):
-    """Plays each shard at once, in this process; first comes what a test has to say of it."""
+    """An executor that plays each shard at once, in this process, after a test's own answer."""
 
     _max_workers = 2
     before: Callable[[ShardTask], PlayedShard | None] = lambda task: None
@@ -85,7 +85,7 @@ def begin_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work_here: None)
 
 
 def first(number: int, *outcomes: PlayedShard | BaseException) -> Callable[[ShardTask], PlayedShard | None]:
-    """Return what says, of the first attempts of a shard, what becomes of them."""
+    """Return a function that gives the outcomes of the first attempts of a shard."""
     left = list(outcomes)
 
     def say(task: ShardTask) -> PlayedShard | None:
@@ -106,13 +106,13 @@ def merged(*folders: Path, to: Path) -> bytes:
 
 
 def played_halves(folder: Path) -> list[Any]:
-    """What was played, of each run of a ledger in the order of its lines."""
+    """Return the number and the digest of each run, in the order of the ledger's lines."""
     lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text("utf-8").splitlines()]
     return [(it["number"], it["digest"]) for it in lines if "number" in it]
 
 
 def test_the_shards_of_a_campaign_are_the_campaign(tmp_path: Path) -> None:
-    """The same runs, whatever the number of shards, and whoever played them."""
+    """The shards of a campaign play the runs of the campaign, in any number and by any process."""
     alone, several = tmp_path / "alone", tmp_path / "several"
     assert soak(*SHORT, "--jobs", "1", "--output", alone).exit_code == 0
     result = soak(*SHORT, "--executor", f"{ENGINE},shards=3", "--output", several)
@@ -127,7 +127,7 @@ def test_the_shards_of_a_campaign_are_the_campaign(tmp_path: Path) -> None:
 
 
 def test_real_processes_play_shards(tmp_path: Path) -> None:
-    """As anybody would type it, with an executor of Python's own, and shards that are counted for it."""
+    """A campaign with an executor of Python plays its counted shards in real processes."""
     name = "concurrent.futures:ThreadPoolExecutor"
     words = ("--adapter", "rows", "--operations", "300", "--longest", "150", "--seed", "3", "--json")
     result = soak(*words, "--executor", f"{name},shards=2", "--output", tmp_path / "c")
@@ -331,7 +331,7 @@ def test_an_interrupt_keeps_what_came_and_says_how_to_go_on(
 def test_an_adapter_of_somebody_is_named_again_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: str
 ) -> None:
-    """The file of a campaign may be anybody's; what it names is not played."""
+    """A campaign of a foreign adapter goes on only if the adapter is named again."""
     monkeypatch.setattr(Engine, "before", staticmethod(first(1, OSError("gone"))))
     name, folder = f"{tiny}:TinyRows", tmp_path / "c"
     words = (
@@ -435,7 +435,7 @@ def test_a_folder_with_a_campaign_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["engine.log", "jobs", "measured.jsonl", "findings.json", "shards"])
 def test_a_campaign_that_goes_on_writes_through_no_link(name: str, tmp_path: Path) -> None:
-    """Its folder may be anybody's; what it would write there stays there."""
+    """A campaign that is resumed refuses a file or folder of its own that is a link to another place."""
     folder, mine = tmp_path / "c", tmp_path / "mine"
     soak(*SHORT, "--executor", f"{ENGINE},shards=1", "--output", folder)
     played = len(Engine.asked)
@@ -463,7 +463,7 @@ def test_one_line_tells_of_all_nodes() -> None:
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_progress_is_lines_or_a_bar(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
-    """A line every ten seconds, or what is drawn again on a terminal; none if nobody asked."""
+    """Progress is a line every ten seconds or a bar on a terminal, and nothing where it is off."""
     monkeypatch.setattr("sys.stderr", stream)
     now = 0.0
     with spread_display("on", lambda: now) as show:

@@ -22,7 +22,7 @@ SPREAD = ("--executor", f"{ENGINE},shards=2", "--keep", "kept.jsonl")
 
 
 class Engine(Executor):
-    """Does each shard at once, in this process; first comes what a test has to say of it."""
+    """An executor that does each shard at once, in this process, after a test's own answer."""
 
     before: Callable[[ShardTask], None] = lambda task: None
     asked: list[ShardTask] = []  # noqa: RUF012  # of the class, as the test begins it anew
@@ -136,7 +136,7 @@ def test_an_interrupt_keeps_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_shard_gets_what_was_typed_and_no_more() -> None:
-    """Values as they were typed, what is known as text, and neither what tells nor what keeps."""
+    """A shard gets the typed values and the known deviations as text, and no option about its output."""
     known = '[dirty]\nlaw = "P2"\nadapter = "rows"\nkind = "defect"\nreason = "a test"\n'
     Path("known.toml").write_text(known)
     words = ("compare", "rows", "hashes", "--profile", "dev", "--examples", "8", "--seed", "5")

@@ -1,4 +1,4 @@
-"""What a command writes."""
+"""Tests of the results that commands write into a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def only(store: Path) -> Run:
 def test_a_command_keeps_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], kind: str, document: Any
 ) -> None:
-    """Whole, with what was typed, machine and versions; and the output is what it is without."""
+    """A command stores its whole result with its words, machine and versions, and its output is unchanged."""
     monkeypatch.chdir(tmp_path)
     result = typed(*arguments, "--store", "kept")
     found = only(tmp_path / "kept")
@@ -82,7 +82,7 @@ def test_a_soak_keeps_the_course_of_its_memory_and_its_programs(
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
-    """Under none of its names, whether it is there or not; what is no file may be both."""
+    """A file that a command reads is not written under any of its names; a device may be both."""
     (tmp_path / "a").touch()
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "twin").hardlink_to(tmp_path / "a")
@@ -117,7 +117,7 @@ def test_a_store_that_fills_up_meanwhile_costs_no_result(
 
 
 def test_a_text_is_written_and_its_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The path is what a message names; where it cannot be written that is complained of, and no more."""
+    """A text is written and its path returned, and a failed write is one complaint."""
     path = tmp_path / "runs" / "a.txt"
     assert save_text("> h\u00e9llo\n", path) == str(path)
     assert path.read_text(encoding="utf-8") == "> h\u00e9llo\n"

@@ -1,4 +1,4 @@
-"""What a stranger's file says stays words, wherever it is printed: no markup, no escape sequence, no line."""
+"""Tests of words from foreign files, printed without markup, escape sequences or lines of their own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_text(value: object) -> bool:
 
 
 def spoilt(plain: Any, name: str) -> Any:
-    """The same with strange words in one of its fields, wherever that is."""
+    """Return a copy with strange words in each field of a name, at any depth."""
     if isinstance(plain, list):
         return [spoilt(it, name) for it in plain]
     if not isinstance(plain, dict):

@@ -32,14 +32,14 @@ def unstyled(text: str) -> list[str]:
 
 @pytest.mark.parametrize("styled", [False, True])
 def test_only_a_styled_one_writes_a_terminal_s_codes(styled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is bold is bold there, and nowhere else."""
+    """Bold text has terminal codes only where styles are on."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(tables, "terminal_width", lambda: 20)
     assert draw(("bold", "bold"), fits_terminal=styled) == ("\x1b[1mbold\x1b[0m\n" if styled else "bold\n")
 
 
 def test_brackets_and_colons_of_a_message_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read into what is told; what has no width is not wrapped."""
+    """Brackets and colons of a message are printed as they are; without a width no text is wrapped."""
     words = "word " * 1000 + "[bold] :smile:"
     assert draw(words, fits_terminal=True) == f"{words}\n"
     monkeypatch.setattr(tables, "terminal_width", lambda: 20)
@@ -126,7 +126,7 @@ def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, in
 @pytest.mark.usefixtures("work_here")
 @pytest.mark.parametrize("verb", _VERBS)
 def test_no_verb_breaks_a_word(verb: str, widths: Callable[[str, int | None], list[str]]) -> None:
-    """On a terminal each line fits, but for what people copy; and no word is new that is not so elsewhere.
+    """On a terminal each line fits, but for copied text, and no word is new.
 
     Numbers are left out: the two runs take different times.
     """

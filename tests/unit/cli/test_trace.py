@@ -71,7 +71,7 @@ def test_a_conversion_to_ours_keeps_everything(trace: Path, tmp_path: Path, name
 
 
 def test_a_dash_is_standard_output(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of other tools, and what is told of it stands on standard error; with a folder it is a file."""
+    """A dash is standard output, and messages go to standard error; with a folder it is a file."""
     monkeypatch.chdir(tmp_path)
     typed("trace", "convert", trace, "--to", "mooncake", "-o", "it.jsonl")
     done = typed("trace", "convert", trace, "--to", "mooncake", "-o", "-")
@@ -100,7 +100,7 @@ def test_whoever_closes_the_output_early_is_answered(trace: Path) -> None:
 
 
 def test_a_conversion_says_what_it_leaves_out(trace: Path, tmp_path: Path) -> None:
-    """What the format has no field for, and how to read the file."""
+    """A conversion tells the fields that the format lacks, and how to read the file."""
     done = typed("trace", "convert", trace, "--to", "mooncake", "-o", tmp_path / "m.jsonl")
     assert done.exit_code == 0
     for name in ("sessions", "what a request waits for", "delays", "kinds"):
@@ -200,7 +200,7 @@ def test_bad_input_is_refused_in_one_line(
 
 
 def test_a_long_read_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file, its bytes; of what does not tell how long it is, requests."""
+    """A long read shows its bytes, or its requests where the length is unknown."""
     monkeypatch.setattr("pymllm.cli.replay.trace._BETWEEN", 10)
     shown = typed("trace", "inspect", trace, "--progress", "on")
     assert f"pymllm: reading {trace}: 0 of 1 MB, 0:00" in shown.stderr
@@ -230,7 +230,7 @@ def test_every_format_is_replayed(name: str, verb: str) -> None:
 
 
 def test_text_is_replayed_with_a_tokenizer() -> None:
-    """What a server was asked, without the server."""
+    """The text of a server's requests is replayed with a tokenizer."""
     form = f"text,tokenizer={TOKENIZER}"
     words = ("replay-serial", SMALL / "text.jsonl", "--format", form, "--block-tokens", 1)
     run = json.loads(typed(*words, "--json").stdout)["runs"][0]

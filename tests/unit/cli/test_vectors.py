@@ -23,7 +23,7 @@ def run(*words: object) -> list[object]:
 
 
 def test_an_adapter_of_ours_passes() -> None:
-    """The document keeps to its schema, and counts what it lists."""
+    """An adapter of ours passes its vectors, and the document keeps to its schema and counts its list."""
     result = typed(*run("--adapter", "rows", "--json"))
     assert (result.exit_code, result.stderr) == (0, "")
     document = json.loads(result.stdout)
@@ -80,7 +80,7 @@ def test_an_adapter_that_skips_all_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_with_the_share_that_was_played() -> None:
-    """As the runners do, so that a run of few vectors does not read like one of all."""
+    """A run ends with the share of vectors that it played, as the runners do."""
     result = typed(*run("--adapter", "chunk"))
     assert result.exit_code == 0
     last = result.stdout.splitlines()[-1]

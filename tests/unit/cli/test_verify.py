@@ -186,7 +186,7 @@ def test_a_goal_at_zero_fails_with_strict() -> None:
 
 
 def test_strict_is_no_burden_where_everything_is_reached() -> None:
-    """What is missing is looked for until it was met."""
+    """A strict run goes on until every goal was met."""
     result = verify("--adapter", "kv-buffers", "--profile", "dev", "--jobs", "1", "--strict")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "never reached" not in result.stdout
@@ -239,7 +239,7 @@ def test_a_file_of_deviations_that_is_wrong_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["TinyRows", "KeepsEntries", "GivesUp", "Refuses"])
 def test_the_document_keeps_to_its_schema(tiny: str, name: str) -> None:
-    """Whatever came out; beside it standard error says in a line what to look for."""
+    """The document keeps to its schema for every verdict; each trouble has a line on standard error."""
     validator = pytest.importorskip("jsonschema").Draft202012Validator(make_schema("verify"))
     result = verify("--adapter", f"{tiny}:{name}", "--json", *FEW)
     document = json.loads(result.stdout)
@@ -320,7 +320,7 @@ def test_a_release_that_nobody_can_know_is_refused(words: list[str], said: str) 
 
 
 def test_verdicts_are_written_as_junit(tiny: str) -> None:
-    """What a CI server reads has the same verdicts."""
+    """The JUnit file has the same verdicts."""
     result = verify("--adapter", f"{tiny}:KeepsEntries", "--junit", "out.xml", *FEW)
     assert result.exit_code == 1
     suite = ElementTree.parse("out.xml").getroot().find("testsuite")
@@ -535,7 +535,7 @@ def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
 
 
 def test_laws_that_were_not_searched_to_their_end_have_a_mark(report: VerifyReport) -> None:
-    """And the legend says what it means; without it there is no such line."""
+    """Laws that were not searched to their end have a mark, and the legend explains the mark only then."""
     assert "~" not in text_of(report)
     broken, fine, gone = report.adapters
     laws = tuple(replace(row, unfinished=row.id == "P1") for row in broken.laws)
@@ -568,7 +568,7 @@ def test_laws_that_nobody_claims_are_in_the_tables_of_verbose(report: VerifyRepo
 
 
 def test_invariants_are_listed_by_name(report: VerifyReport) -> None:
-    """People ask for them so; only those that are made of laws in the table."""
+    """Invariants are listed by name, if they are made of laws in the table."""
     assert "slot 0 is never handed out  holds    P1" in text_of(report)
     assert "windows are valid" not in text_of(report)
     without = dataclasses.replace(report, adapters=report.adapters[2:])
@@ -648,7 +648,7 @@ def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyRep
 
 
 def test_goals_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
-    """Each machine once, with what no adapter missed; the names only where somebody asks for them."""
+    """Each machine is counted once, with the goals that no adapter missed; goals are named on request."""
     text, verbose = text_of(report), text_of(report, verbose=True)
     assert "machine     coverage goals reached\nRowMachine                  0 of 2\n" in text
     names = "a row outside is freed (my.rows:Rows); a row is freed twice (rows)"

@@ -145,7 +145,7 @@ def test_a_scheduler_says_which_shard(tiny: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_compare_says_that_a_variable_makes_it_a_shard(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody may have forgotten it; what is typed wins, and needs no word."""
+    """A variable that makes a command a shard is told, and a typed option is used without a word."""
     words = ("compare", f"{tiny}:TinyRows", f"{tiny}:KeepsEntries", *FEW, "--keep", "kept")
     monkeypatch.setenv("PYMLLM_SHARD", "2/2")
     assert typed(*words).stderr == TOLD
@@ -211,7 +211,7 @@ def test_what_makes_no_sense_together_is_refused(line: str, words: str) -> None:
 
 
 def test_what_a_shard_did_is_laid_out() -> None:
-    """What is broken first, then problems; how the files come together last, in words for a shell."""
+    """A shard's report begins with broken laws, then problems, and ends with the command to merge files."""
     document = ShardDocument(
         command="verify",
         shard="2/3",

@@ -1,4 +1,4 @@
-"""A command as somebody types it, and what a refusal looks like."""
+"""Helpers that run a command as a user types it, and check the form of a refusal."""
 
 from __future__ import annotations
 

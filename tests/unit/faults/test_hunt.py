@@ -63,7 +63,7 @@ def test_a_law_that_nobody_wrote_down_does_not_count(tiny: str) -> None:
 
 
 def test_a_fault_that_cannot_be_planted_or_examined_says_so(tiny: str) -> None:
-    """An edit that does not fit, an adapter that cannot be built, and nobody who could look."""
+    """A hunt reports an edit that does not fit, a failed adapter, and a fault without a searcher."""
     (stale,) = hunt(HuntTask(tiny_cabinet.STALE, QUICK)).problems
     assert stale.startswith(
         "cannot be planted: tiny_adapters:TinyRows.do_free_row has 'no such text' 0 times"
@@ -212,7 +212,7 @@ def test_every_program_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_search_goes_on_where_it_stopped() -> None:
-    """What is sound is played until the operations are spent, and then a little more."""
+    """A search for a sound fault plays until its operations are spent, and goes on with more."""
     searcher = searcher_of(Fault("sound", "sound", ("P1",), ("rows",)), "machine")
     assert searcher.go_on(100) is None
     first = searcher.operations
@@ -270,7 +270,7 @@ def test_faults_come_back_in_their_order_and_alike_from_processes() -> None:
 
 
 def test_progress_is_told_and_what_is_missed_ends_with_1() -> None:
-    """Somebody who waits sees how many are done."""
+    """Progress is told by the number of faults done, and a missed fault gives status 1."""
     seen: list[object] = []
 
     @contextmanager
@@ -295,7 +295,7 @@ def interrupting(after: int) -> Iterator[Callable[[int], None]]:
 
 
 def test_an_interrupt_leaves_what_is_known() -> None:
-    """What was looked for until then is told, and what was not is no success."""
+    """An interrupted hunt reports the faults that were examined, and counts the others as missed."""
     report = look_for_faults(FAULTS, HUNT, 1, lambda label, total: interrupting(1))
     assert isinstance(report.interruption, KeyboardInterrupt)
     assert [result.is_caught for result in report.results] == [True, False]
@@ -415,7 +415,7 @@ def test_what_cannot_be_planted_or_examined_is_a_problem(tiny: str) -> None:
 
 
 def test_the_next_fault_finds_sound_code_in_the_same_process(tiny: str) -> None:
-    """Whatever became of the one before it, a whole method that was replaced included."""
+    """The next fault finds sound code after any other fault, even after a replaced method."""
     whole, broken = table("BY_ANY")["whole"], table("TROUBLE")["broken"]
     failing = replace(whole, id="failing", adapters=broken.adapters)
     sound = replace(whole, id="sound", edits=())

@@ -103,7 +103,7 @@ def test_an_edit_that_no_longer_fits_is_an_error(edit: Edit) -> None:
 
 
 def test_a_traceback_shows_the_fault() -> None:
-    """Who looks at a failure reads the edited line, and is told that it is one."""
+    """A traceback shows the edited line, and says that the line is a planted fault."""
     edit = Edit("pymllm.mem_cache.chunk_cache:ChunkCache.evict", "return EvictResult()", "return 1 // 0")
     with planted([edit]), pytest.raises(ZeroDivisionError) as caught:
         ChunkCache().evict(1)
@@ -206,7 +206,7 @@ REPLACEMENTS = [
 def test_something_else_stands_there_until_the_block_ends_or_fails(
     replacement: Replace, look: Callable[[], int], sound: int, wrong: int
 ) -> None:
-    """Whatever it is; another process makes the same of it."""
+    """A replacement of any kind stands until its block ends or fails, in another process as well."""
     assert look() == sound
     with planted([pickle.loads(pickle.dumps(replacement))]):
         assert look() == wrong

@@ -167,7 +167,7 @@ def test_a_table_that_makes_no_sense_is_refused(tiny: str, place: str, message: 
 
 
 def test_two_cabinets_share_no_id(tiny: str) -> None:
-    """Or nobody could ask for one of them."""
+    """Two cabinets with a fault of the same id are refused, since the id would be ambiguous."""
     table = load_cabinet("tiny_cabinet:TABLE")
     assert len(join_cabinets([PLANTED, table])) == len(PLANTED) + 2
     with pytest.raises(UsageError, match="two faults are called dirty"):

@@ -1,4 +1,4 @@
-"""What an implementation owes an answer to, what an operation names, and limits that may be declared."""
+"""Tests of operations: the claims that they need, the steps that they name, and declared limits."""
 
 from __future__ import annotations
 

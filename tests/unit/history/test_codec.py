@@ -115,7 +115,7 @@ def test_the_functions_of_dataclasses_take_a_record() -> None:
 # -- writing -------------------------------------------------------------------------------------------------
 @given(drawings)
 def test_a_record_survives_the_way_through_json(drawing: Drawing) -> None:
-    """Whatever a field may hold is written and read, and the line is the one of `json.dumps`."""
+    """Every value of a field is written and read, and the line is that of `json.dumps`."""
     assert decode(Drawing, json.loads(json.dumps(encode(drawing)))) == drawing
     assert fits(drawing)
 
@@ -346,7 +346,7 @@ class Frame(Record, frozen=True):
 
 
 def test_it_describes_every_field() -> None:
-    """What is read, and nothing more."""
+    """The schema has every field that is read, and nothing more."""
     number = {"type": "integer", "description": "Each of both, from 1."}
     assert schema_of(Sketch) == {
         "type": "object",
@@ -422,7 +422,7 @@ class Counted(Record, frozen=True):
 
 
 def test_a_schema_has_the_least_that_a_number_may_be() -> None:
-    """Whoever writes a file in another language learns it there."""
+    """The schema has the least value of a number, for writers of files in other languages."""
     assert schema_of(Counted)["properties"]["times"] == {"type": "integer", "minimum": 0}
     with pytest.raises(msgspec.ValidationError, match=">= 0"):
         msgspec.convert({"times": -1}, Counted)

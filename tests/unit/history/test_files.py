@@ -56,7 +56,7 @@ def test_a_history_survives_the_way_through_a_file(tmp_path: Path) -> None:
 
 
 def test_a_history_that_cannot_be_written_leaves_none_and_no_half(tmp_path: Path) -> None:
-    """On a full disk; what was there stays, such as the long program of which this is the shorter one."""
+    """A failed write on a full disk leaves the old file whole."""
     path = tmp_path / "found.jsonl"
     write_history(History(HEADER, list(STEPS)), path)
     with full_disk(10_000), pytest.raises(OSError, match="too large"):
@@ -98,7 +98,7 @@ def test_a_file_may_have_several_histories_by_name(tmp_path: Path) -> None:
 
 
 def test_one_of_several_histories_must_be_named() -> None:
-    """A name stands for one of them, and what reads a single one says which there are."""
+    """A name stands for a single history, and the reader of one history lists the names of several."""
     with pytest.raises(TraceError, match=r"^x: has several programs; add # and the name of one: one, two$"):
         read_history([*named("one"), *named("two")], "x")
 
@@ -227,7 +227,7 @@ def test_a_history_that_was_typed_is_read_as_before() -> None:
 
 
 def test_a_line_that_was_cut_off_is_named() -> None:
-    """What stands before it is whole."""
+    """A line that was cut off is named, and the lines before it are whole."""
     lines = (FOLDER / "cut-off.jsonl").read_text(encoding="utf-8").splitlines()
     with pytest.raises(TraceError, match="x:3: not JSON"):
         read_history(lines, "x")
@@ -303,7 +303,7 @@ def test_what_is_too_large_is_refused(kind: str | None, config: dict[str, Any], 
     ],
 )
 def test_a_number_that_is_missing_or_too_small_is_refused(config: dict[str, Any], words: str) -> None:
-    """What is not there is not said to be None."""
+    """A missing number is not reported as None."""
     with pytest.raises(ProgramError, match=rf"^{words}$"):
         read_number(config, "pages", 2)
     assert read_number({"pages": 2}, "pages", 2) == 2
@@ -311,7 +311,7 @@ def test_a_number_that_is_missing_or_too_small_is_refused(config: dict[str, Any]
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_our_own_configurations_are_far_below(entry: Any) -> None:
-    """So is what a soak makes of them; and what is no integer, or missing, is not looked at."""
+    """Our configurations pass the bounds, and a value that is missing or no integer is not checked."""
     made = load_adapter(entry)
     for config in made.CONFIGURATIONS:
         check_config({**config, "name": "x", "is": True, "none": None}, made.KIND)

@@ -45,7 +45,7 @@ any_operation = st.sampled_from(OPERATIONS).flatmap(st.from_type)
 
 @given(any_operation)
 def test_every_operation_survives_the_way_through_json(operation: Operation) -> None:
-    """What can be generated can be stored and run again."""
+    """Every generated operation can be stored and run again."""
     assert decode(Operation, json.loads(json.dumps(encode(operation)))) == operation
 
 
@@ -105,7 +105,7 @@ ONE, SLOT = Span(1, 0, 1), {"step": 1, "start": 0, "stop": 1}
     ],
 )
 def test_an_operation_is_read_as_it_was_written(operation: Operation, plain: dict[str, object]) -> None:
-    """Without what has its default, and nothing more; `written_by_1` has the operations that are not here."""
+    """An operation is written without defaults, and read back; `written_by_1` has the operations not here."""
     assert encode(operation) == plain
     assert decode(Operation, plain) == operation
 
@@ -183,7 +183,7 @@ RUN = out.RequestRun(1, 0, (2, 3), 4, 2, ((4, 2),), (2,), True, (11, 12))
 
 @given(outcomes)
 def test_every_outcome_survives_the_way_through_json(outcome: Outcome) -> None:
-    """What was seen can be stored and judged later."""
+    """Every outcome can be stored and judged later."""
     again = decode(Outcome, json.loads(json.dumps(encode(outcome), allow_nan=True)))
     assert repr(again) == repr(outcome)  # by text, since a time that is no number is unequal to itself
 

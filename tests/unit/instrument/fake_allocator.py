@@ -13,7 +13,7 @@ BLOCK = 512
 
 
 class FakeAllocator:
-    """Takes whole segments from the device, and keeps what was freed until it is asked to give it back.
+    """An allocator that takes whole segments from the device, and keeps freed memory until asked.
 
     ``pinned`` are segments that it cannot give back: each still has a block of somebody.
     """

@@ -1,4 +1,4 @@
-"""What a test used, by whoever can tell, limits and leaks, and how all of it is written."""
+"""Tests of the GPU memory of a test: its sources, limits and leaks, and the text of its record."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ NOBODY = Reading.unknown(BYTES, "no device")
 
 
 def use(others: int | None = 0, own: int | None = None) -> DeviceUse:
-    """What NVML says of processes."""
+    """Return the memory and the processes that NVML shows."""
     hidden = Reading.unknown("processes", "not among them")
     return DeviceUse(
         NOBODY,
@@ -151,7 +151,7 @@ def grown(memory: GpuMemory, size: int) -> GpuMemoryRecord:
 
 @on_machine()
 def test_other_memory_is_told_and_not_judged() -> None:
-    """What a library takes beside torch comes with the first test that opens it, unless all of it counts."""
+    """Memory of a library beside torch is told, and judged only if the whole device counts."""
     allocator = FakeAllocator()
     record = grown(GpuMemory(hz=500, source=allocator, use=use), 3 * GIB)
     assert record.beside.value == 3 * GIB
@@ -174,7 +174,7 @@ def test_others_memory_is_held_against_nobody() -> None:
 
 @on_machine()
 def test_the_allocators_growth_is_not_counted_twice() -> None:
-    """What the device has more because the allocator reserved it is torch's."""
+    """Memory that the allocator reserved on the device is counted once, as torch's."""
     allocator = FakeAllocator()
     with GpuMemory(hz=500, source=allocator, use=use) as memory:
         allocator.allocate(GIB)
@@ -197,7 +197,7 @@ def test_without_torch_the_device_tells() -> None:
 
 @on_machine()
 def test_what_a_process_has_at_its_end_can_only_accuse() -> None:
-    """Among other processes, memory that is still there was used; of a peak before, nobody knows."""
+    """Memory at the end of a process can only accuse, since the peak before is unknown."""
     absent = FakeAllocator(missing="torch is not loaded in this process")
     told = iter([use(1, GIB), use(1, 3 * GIB)])
     with GpuMemory(source=absent, use=lambda: next(told)) as memory:

@@ -1,4 +1,4 @@
-"""What ``pymllm doctor --smoke`` asks of a GPU; the CPU stands in for one."""
+"""Tests of the steps of ``pymllm doctor --smoke`` on a GPU; the CPU stands in for one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_step_that_fails_is_the_last(
 
 
 def test_every_device_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that fails keeps nobody from the next; what is known is told before the next step hangs."""
+    """Every device is tried after one that fails, and each step is told before the next begins."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("TRITON_CACHE_DIR", "before")
@@ -73,7 +73,7 @@ def test_every_device_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_to_try_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not tried is not sound; a look that hung has been told of already."""
+    """A missing GPU is told as trouble, and a look that hung is not told twice."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (facts,) = look_at_smoke()
     told = "there is no GPU to try: torch.cuda.is_available() is False"

@@ -99,7 +99,7 @@ FLAT: dict[str, Callable[[int], list[float]]] = {
 @pytest.mark.parametrize("shape", FLAT)
 @pytest.mark.parametrize("layer", Layer)
 def test_what_does_not_go_on_growing_is_not_accused(layer: Layer, shape: str, checkpoints: int) -> None:
-    """Whatever fills up, steps, saws or comes back is no leak; at worst nobody can tell yet."""
+    """A course that fills up, steps, saws or comes back is no leak; at worst the verdict is open."""
     verdict = judge_leaks(course(FIELDS[layer], FLAT[shape](checkpoints)))
     assert outcomes(verdict)[layer] is not Outcome.LEAK
 
@@ -194,7 +194,7 @@ def test_a_slope_is_what_grows_in_an_epoch() -> None:
 
 
 def test_an_unknown_layer_keeps_its_reason() -> None:
-    """What was never read is neither leaking nor sound."""
+    """A layer that was never read is neither leaking nor sound."""
     checkpoints = [replace(it, live=Reading.unknown(BYTES, "no CUDA")) for it in course("slots", [0] * 12)]
     assert str(judge_leaks(checkpoints).of(Layer.LIVE)) == "live bytes: unknown (no CUDA)"
 
@@ -241,7 +241,7 @@ HIDDEN = Reading.unknown("processes", "in a container")
 def test_a_process_answers_for_a_device_that_it_has_alone(
     others: list[Reading], grows: bool, outcome: Outcome, reason: str | None
 ) -> None:
-    """Without a number of its own, growth is its own where nobody else is there; an acquittal needs none."""
+    """Growth on a device without other processes is the process's own; an acquittal needs no such proof."""
     unknown = Reading.unknown(BYTES, "not listed")
     read = course("device", [MIB * at if grows else 400 * MIB for at in range(12)])
     checkpoints = [replace(it, own=unknown, others=other) for it, other in zip(read, others, strict=True)]
@@ -352,7 +352,7 @@ def test_leaks_in_all_layers_are_told_apart() -> None:
 
 
 def test_a_program_that_lets_go_does_not_leak() -> None:
-    """What comes and goes is not there at rest."""
+    """Memory that comes and goes is not there at rest."""
     verdict = Server().verdict()
     assert {it.outcome for it in verdict.layers} == {Outcome.NO_LEAK}, str(verdict)
 
@@ -460,7 +460,7 @@ def test_a_bound_of_no_layer_is_refused() -> None:
 
 
 def serve(epochs: int, frees_duplicates: bool) -> tuple[LeakVerdict, int]:
-    """Prompts with shared beginnings through a `RadixCache` that fills up, and what it holds in the end."""
+    """Send prompts through a `RadixCache` that fills up; return the verdict and the number of held slots."""
     # Imported here: the processes that other tests start from this file need no torch.
     from pymllm.mem_cache.base_prefix_cache import RadixKey
     from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
@@ -489,7 +489,7 @@ def serve(epochs: int, frees_duplicates: bool) -> tuple[LeakVerdict, int]:
 
 
 def test_a_cache_that_fills_up_is_no_leak_of_slots() -> None:
-    """What the cache owns is accounted for, from the first prompt to the last eviction."""
+    """Slots of the cache are accounted for, from the first prompt to the last eviction."""
     verdict, held = serve(16, frees_duplicates=True)
     assert verdict.of(Layer.SLOTS).outcome is Outcome.NO_LEAK, str(verdict)
     assert held > 256
@@ -520,7 +520,7 @@ def through_the_driver(beside: Callable[[int], int], mine: bool = True, others: 
 
 @on_machine()
 def test_growth_on_the_device_is_seen_through_the_driver() -> None:
-    """Memory taken beside torch shows only in its list; what cannot see itself there is not accused."""
+    """Memory beside torch shows in the driver's list alone, and an unlisted process is not accused."""
     verdict = through_the_driver(lambda epoch: epoch * 2 * MIB, others=2)
     assert [it.layer for it in verdict.leaking] == [Layer.DEVICE], str(verdict)
     assert "leak of 2.09715e+06 bytes per epoch" in str(verdict)

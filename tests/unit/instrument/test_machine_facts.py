@@ -1,4 +1,4 @@
-"""What there is on a machine: torch, NVML, why what is missing is, and where a figure is from."""
+"""Tests of the facts of a machine: torch, NVML, the reasons for missing facts, the source of figures."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_cudnn_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
 @on_machine(utilization=30, total=8 * GIB)
 def test_nvml_tells_its_devices_and_counters() -> None:
-    """What each reads, with its unit."""
+    """Each counter of a device has its value and unit, or its reason."""
     facts = nvml_facts()
     (device,) = facts.devices
     assert (facts.reason, facts.sick) == (None, ())
@@ -192,7 +192,7 @@ def test_a_driver_that_breaks_is_a_reason() -> None:
 
 @on_machine(gpus=4)
 def test_a_gpu_that_calls_for_a_person_is_sick() -> None:
-    """Lost, or with memory that fails; what it may not tell is no complaint."""
+    """A GPU that is lost, or with failing memory, is sick; a forbidden value is no complaint."""
     say(gpus=4, gpu0__lost=1, gpu1__ecc__uncorrected=2, gpu2__remapped__failed=1, gpu3__forbidden=1)
     lost, ecc, rows = nvml_facts().sick
     assert lost.startswith("GPU 0: nvmlDeviceGetUUID: ")
@@ -203,7 +203,7 @@ def test_a_gpu_that_calls_for_a_person_is_sick() -> None:
 
 @on_machine(gpus=4)
 def test_the_trouble_of_others_gpus_is_not_ours() -> None:
-    """What CUDA does not show to this process may be lost, full or failing; in doubt it counts."""
+    """Trouble of a GPU that CUDA hides from this process is ignored; in doubt it counts."""
     state: dict[str, object] = {"gpus": 4, "gpu0__lost": 1, "gpu1__ecc__uncorrected": 2, "gpu2__mig": 1}
     say(**state)
     os.environ["CUDA_VISIBLE_DEVICES"] = "GPU-00000003"
@@ -221,7 +221,7 @@ def test_the_trouble_of_others_gpus_is_not_ours() -> None:
 
 
 def test_a_cuda_that_complains_makes_a_machine_sick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not that there is no device; what is asked for and missing does."""
+    """A complaint of CUDA makes a machine sick, and a missing device only if it was asked for."""
 
     class Look:
         """A look that has found what a test wants."""

@@ -426,7 +426,7 @@ def test_an_allocation_on_a_device_is_in_the_curve() -> None:
 
 
 def test_a_channel_remembers_mean_and_peak() -> None:
-    """What was added is what is told."""
+    """A channel tells the mean and the peak of the values that were added."""
     channel = Channel(PERCENT)
     for value in (10, 20, 60):
         channel.add(value)
@@ -434,7 +434,7 @@ def test_a_channel_remembers_mean_and_peak() -> None:
 
 
 def test_a_channel_that_never_worked_is_closed_at_once() -> None:
-    """What fails the first time is not supported here; it has no failures among its samples."""
+    """A channel that fails the first time is unsupported, and counts no failures among its samples."""
     channel = Channel(PERCENT)
     assert channel.mean().reason == "no sample was taken"
     channel.fail(Unreadable("not supported"))
@@ -444,7 +444,7 @@ def test_a_channel_that_never_worked_is_closed_at_once() -> None:
 
 
 def test_a_channel_is_given_three_chances() -> None:
-    """What worked may fail now and then; three times in a row is for good."""
+    """A channel that worked is closed after three failures in a row."""
     channel = Channel(PERCENT)
     channel.add(10)
     for _ in range(5):
@@ -470,7 +470,7 @@ def test_a_run_that_has_not_begun_has_seen_nothing() -> None:
 
 @on_machine()
 def test_a_record_amid_a_run_says_what_is_known_so_far() -> None:
-    """What is read at the end is unknown until then."""
+    """A reading that is made at the end is unknown until then."""
     run = NvmlRun(0, 1000.0)
     run.start()
     say(used=2 * GIB)

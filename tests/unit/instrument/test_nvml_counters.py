@@ -1,4 +1,4 @@
-"""Bytes mean what they are found to mean on this machine; what spoils a run is seen, and no more."""
+"""Tests of NVML's counters: the meaning of bytes on this machine, and events that spoil a run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_refused_version_falls_back_to_the_first_form() -> None:
 
 @on_machine(without=["nvmlDeviceGetMemoryInfo_v2"], v1__used="all")
 def test_all_ones_are_no_number_of_bytes() -> None:
-    """What NVML writes for no value is no device of 16 EiB."""
+    """NVML's mark for no value is not read as a device of 16 EiB."""
     library, device = opened()
     assert "no value for this device" in raised(Unreadable, MemoryGauge, library, device)
 
@@ -125,7 +125,7 @@ def test_memory_is_read_now_and_then() -> None:
 
 @on_machine(gpus=0)
 def test_a_device_that_comes_later_is_found_later() -> None:
-    """What could not be opened is tried again; nothing stays open between."""
+    """A device that could not be opened is tried again, and nothing stays open in between."""
     memory = NvmlMemory()
     assert memory.read().own.reason == "the driver shows 0 devices, so none has index 0"
     assert users() == 0
@@ -161,7 +161,7 @@ def test_only_what_is_new_counts() -> None:
 
 @on_machine(ecc__uncorrected=6)
 def test_a_count_that_began_anew_is_unknown() -> None:
-    """After a reset nobody knows how many errors there were, nor before the end; it is no accusation."""
+    """A count of errors is unknown before the end, and after a reset, and then accuses no run."""
     watch = HealthWatch(*opened())
     assert watch.seen().ecc_uncorrected.reason == "counted when the run ends"
     assert "remapped rows: counted when the run ends" in watch.unwatched()

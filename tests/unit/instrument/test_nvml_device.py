@@ -49,7 +49,7 @@ def test_users_of_one_process_share_the_library() -> None:
 
 @on_machine(without=[f"{PROCESSES}_v3"], fail__nvmlDeviceGetUUID=15)
 def test_errors_keep_their_number() -> None:
-    """Of a binding that lacks a function, and of a driver older than it, whose newest form is asked then."""
+    """An error keeps its number, of a binding without the function and of a driver that is older."""
     with NvmlLibrary() as library:
         assert code_of(library, "nvmlDeviceGetTomorrow") == FUNCTION_NOT_FOUND
         assert "this nvidia-ml-py lacks it" in raised(NvmlFailure, library.call, "nvmlDeviceGetTomorrow")
@@ -73,7 +73,7 @@ def test_an_error_is_not_hidden_by_an_older_form() -> None:
 
 @on_machine()
 def test_a_forked_child_does_not_close_its_parents_library() -> None:
-    """What was opened before the fork is the parent's."""
+    """A child closes no library that its parent opened before the fork."""
     with NvmlLibrary() as library:
         child = os.fork()
         if child == 0:
@@ -84,7 +84,7 @@ def test_a_forked_child_does_not_close_its_parents_library() -> None:
 
 @on_machine(**{"hang.nvmlInitWithFlags": 1})
 def test_a_driver_that_hangs_is_left_alone() -> None:
-    """The caller goes on with the reason, and nobody else of this process waits for it again."""
+    """A driver that hangs is reported to the caller, and the process does not wait for it again."""
     said = raised(Unreadable, NvmlLibrary().open, 0.2)
     assert said == "nvmlInit: no answer within 0.2 s, the driver hangs; see pymllm doctor"
     assert raised(Unreadable, NvmlLibrary().open) == said
@@ -144,7 +144,7 @@ def test_an_index_is_what_cuda_makes_of_it(text: str | None, index: int, name: i
     ],
 )
 def test_a_hidden_device_has_no_name(text: str, index: int, why: str) -> None:
-    """What CUDA hides from the process is not watched in another's place."""
+    """A device that CUDA hides from the process is not replaced by another."""
     with pytest.raises(Unreadable, match=why):
         visible_name(index, {"CUDA_VISIBLE_DEVICES": text})
 

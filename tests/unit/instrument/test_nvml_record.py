@@ -112,7 +112,7 @@ UNKNOWN = Reading.unknown(BYTES, "no driver")
 
 
 def test_an_unknown_reading_is_not_zero() -> None:
-    """What could not be read has a reason in the place of a value."""
+    """An unreadable value is a reason, not zero."""
     assert UNKNOWN.value is None
     assert not UNKNOWN.is_known
     assert str(UNKNOWN) == "unknown (no driver)"
@@ -127,7 +127,7 @@ def test_a_reading_is_either_known_or_not(value: int | None, reason: str | None)
 
 
 def test_a_difference_is_unknown_where_either_side_is() -> None:
-    """What was lost before or after is lost between, with its reason."""
+    """A reading that is unknown before or after makes the difference unknown, with its reason."""
     assert Reading(7, BYTES).minus(Reading(3, BYTES)) == Reading(4, BYTES)
     assert Reading(7, BYTES).minus(UNKNOWN) == UNKNOWN
     assert UNKNOWN.minus(Reading(7, BYTES)) == UNKNOWN

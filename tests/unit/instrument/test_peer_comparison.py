@@ -168,7 +168,7 @@ def test_the_verdict_needs_the_whole_interval(ours: list[float], verdict: str) -
 
 
 def test_the_target_is_about_ours_alone() -> None:
-    """Being ahead of everybody does not reach it, and reaching it does not need a peer."""
+    """The target is reached by our time alone, without regard to any peer."""
     assert not row({OURS: [6.0] * 3, "slow": [50.0] * 3}).reached
     alone = row({OURS: [4.0] * 3})
     assert alone.reached
@@ -176,7 +176,7 @@ def test_the_target_is_about_ours_alone() -> None:
 
 
 def test_the_slowest_of_several_kinds_of_keys_stands_for_ours() -> None:
-    """What is promised holds for whatever a caller has its keys in; the others are shown after it."""
+    """Our result is that of the slowest kind of keys; the others are shown after it."""
     quick, slow = [1.0, 1.1, 1.2], [7.0, 7.1, 7.2]
     found = row({f"{OURS} uint32": quick, f"{OURS} int64": slow, "b": [2.0, 2.0, 2.0]})
     assert [it.contender for it in found.standings] == [OURS, f"{OURS} uint32", "b"]

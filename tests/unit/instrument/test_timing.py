@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_buckets_have_every_sample_once_and_rise() -> None:
-    """Those that nobody needed are left out."""
+    """Each sample is in one bucket, buckets rise, and empty buckets are left out."""
     histogram = Histogram()
     for duration in (5, 5, 1_000_000, 7):
         histogram.add(duration)
@@ -171,7 +171,7 @@ GAUGE = Family("a_bytes", "gauge", "bytes", "What.", (Sample(5, {"x": "y"}),))
 
 
 def read(families: Iterable[Family]) -> dict[str, list[tuple[str, dict[str, str], float]]]:
-    """What the parser makes of the text, by family."""
+    """Return the samples that the parser finds in the text, by family."""
     parsed = text_string_to_metric_families(make_text(families))
     return {it.name: [(one.name, one.labels, one.value) for one in it.samples] for it in parsed}
 
@@ -222,7 +222,7 @@ def test_what_is_unknown_has_a_reason_and_no_number() -> None:
 
 
 def test_known_readings_are_in_their_unit() -> None:
-    """Bytes end in _bytes; what is known and what is not may stand side by side."""
+    """Readings of bytes end in _bytes, and known readings stand beside unknown ones."""
     record = replace(no_device(), used_start=Reading(7, BYTES), used_peak=Reading(9, BYTES))
     found = read(device_families(record))
     memory = {labels["at"]: value for _, labels, value in found["pymllm_device_memory_bytes"]}

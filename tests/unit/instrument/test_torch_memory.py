@@ -1,4 +1,4 @@
-"""What torch's allocator did while something ran; it is asked only where a process already uses it."""
+"""Tests of the record of torch's allocator, which is read only where the process already uses torch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_counters_that_are_not_kept_are_unknown(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_run_has_its_own_peak() -> None:
-    """What was higher before the run is not its peak; retries and failures are those within."""
+    """A run's peak, retries and failures are those within the run, not before."""
     allocator = FakeAllocator()
     allocator.allocate(64 * MIB)
     allocator.free(64 * MIB)
@@ -118,7 +118,7 @@ def test_cuda_may_come_into_use_within_a_run() -> None:
 
 
 def test_a_record_does_not_change_after_the_run() -> None:
-    """It is what was seen when the run ended; before, it is what is seen now."""
+    """The record is fixed when the run ends; before, it follows the allocator."""
     allocator = FakeAllocator()
     with TorchMemoryTracker(source=allocator) as tracker:
         allocator.allocate(MIB)

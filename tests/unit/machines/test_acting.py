@@ -1,4 +1,4 @@
-"""Machines whose acts take small integers, by whom they are played, and which there are."""
+"""Tests of machines whose acts take small integers, of the players of acts, and of their list."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_seed_is_a_program(machine: type[ActingMachine]) -> None:
 
 
 def test_acts_are_played_by_weight_and_need(machine: type[ActingMachine]) -> None:
-    """What makes no sense yet is not chosen, what weighs more is chosen more."""
+    """An act whose need is not met is not played, and an act of more weight is played more often."""
     assert list(acts_of(machine)) == ["alloc", "free_first"]
     operations = [step.operation for step in programs_of(machine, 3).steps]
     allocations = sum(isinstance(operation, Alloc) for operation in operations)
@@ -121,7 +121,7 @@ def test_acts_are_played_by_weight_and_need(machine: type[ActingMachine]) -> Non
 
 
 def test_a_need_that_is_not_met_leaves_the_act_out_at_once(machine: type[ActingMachine]) -> None:
-    """What makes sense is asked before each act: nothing is given back twice."""
+    """The need of an act is checked before each act, so that nothing is given back twice."""
     player = ActPlayer(machine(), random.Random(2))
     played = [player.play() or len(player._machine.given) for _ in range(60)]  # type: ignore[func-returns-value,attr-defined]
     assert played[0] == 1
@@ -158,7 +158,7 @@ def test_walks_come_at_every_so_many_steps_and_at_the_end(
 
 
 def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
-    """What is found last is the smallest program."""
+    """The program that is found last is the smallest."""
     machine = make_machine(Breaking, "token-slots", CONFIG)
     quick = settings(max_examples=50, stateful_step_count=20, database=None, derandomize=True)
     with pytest.raises(InvariantViolation, match="E3: three steps"):
@@ -169,7 +169,7 @@ def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
 
 
 class Choosy(ActingMachine):
-    """Notes which acts each program plays; most of them need what only one of them brings."""
+    """A machine that notes the acts of each program; most acts need the state that `open` brings."""
 
     played: ClassVar[list[list[str]]]
 
@@ -291,7 +291,7 @@ def test_an_act_that_another_act_makes_is_not_noted(tiny: str) -> None:
 
 
 def test_a_file_has_the_acts(tiny: str) -> None:
-    """Who reads it can play them; without acts there is nothing to play."""
+    """The acts are in the file of a program and can be played from there; otherwise there are none."""
     found = failing(tiny)
     written = list(dump_history(with_scenario(found.history, found.scenario)))
     again = read_history(written, "a file")
@@ -322,7 +322,7 @@ def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, me
 
 
 def test_every_kind_has_a_machine() -> None:
-    """What can be adapted can be examined."""
+    """Every kind of adapter has a machine that examines it."""
     assert set(MACHINES) == set(KINDS)
     assert all(MACHINES.values())
 

@@ -92,7 +92,7 @@ def fail_without_words(*arguments: object) -> None:
     ],
 )
 def test_an_error_is_named_with_its_call(act: Callable[[], object], words: str) -> None:
-    """Nobody has to read a traceback to see what was asked."""
+    """An error names the failed call, so that no traceback is needed."""
     with pytest.raises(AdapterError) as caught:
         act()
     assert caught.value.message.startswith(words)
@@ -151,7 +151,7 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
 
 
 def test_the_program_of_a_call_ends_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is saved of a call that never came back."""
+    """The program of a call that never came back ends with its step."""
     calls: list[AdapterCall[Outcome]] = []
     monkeypatch.setattr(adapter_calls, "answer_of", calls.append)
     apply_step(adapter_with(), 5, Clear(), HISTORY)
@@ -192,7 +192,7 @@ def test_what_answers_in_time_is_left_alone() -> None:
 
 
 def test_what_takes_too_long_is_left() -> None:
-    """The message says who was asked for what, and how long; handlers are those of before."""
+    """A call that takes too long is left with its adapter, step and time, and the handler is restored."""
     before = signal.getsignal(signal.SIGALRM)
     with time_limit(0.05), pytest.raises(HungError) as caught:
         call(lambda: time.sleep(60)).within_limit()
@@ -282,7 +282,7 @@ def test_an_alarm_that_comes_late_is_not_heard() -> None:
 
 
 def test_a_program_in_another_process_has_the_limit_too() -> None:
-    """Most of it, so that what it said is kept; in a thread without alarms as well."""
+    """A program in another process gets most of the limit, so that its words are kept; threads, too."""
     seen: list[float | None] = []
     with time_limit(10):
         seen.append(seconds_per_answer())
@@ -308,7 +308,7 @@ def test_an_endless_loop_is_left() -> None:
 
 
 def test_only_work_counts_until_the_wait_is_ten_times_as_long() -> None:
-    """What sleeps may have waited for the processor; what waits for ever is left, too."""
+    """A call that sleeps may exceed its deadline for a while, and a call that waits for ever is stopped."""
     with deadline(0.05):
         time.sleep(0.2)
     with pytest.raises(TookTooLong), deadline(0.05):
@@ -316,7 +316,7 @@ def test_only_work_counts_until_the_wait_is_ten_times_as_long() -> None:
 
 
 def test_what_ends_in_time_is_left_alone() -> None:
-    """The alarm is off afterwards, and who had it before has it again."""
+    """A call that ends in time leaves the alarm off and the earlier handler in place."""
     before = signal.getsignal(signal.SIGALRM)
     with deadline(60):
         assert signal.getsignal(signal.SIGALRM) != before

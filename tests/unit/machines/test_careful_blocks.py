@@ -19,7 +19,7 @@ from pymllm.oracle.models.block_model import BlockModel
 
 
 class Trusting(Blocks):
-    """Counts on its callers; where one of them owes something, it fails as no caller expects."""
+    """A cache that counts on its callers; a call that owes something fails in an unexpected way."""
 
     CLAIMED: ClassVar[frozenset[str]] = frozenset({"careful_callers"})
 
@@ -66,7 +66,7 @@ class Trusting(Blocks):
 
 
 class Careless(Trusting):
-    """The same, which does not say that it counts on anybody."""
+    """A trusting cache that does not claim to count on its callers."""
 
     CLAIMED = frozenset()
 

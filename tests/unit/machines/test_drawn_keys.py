@@ -1,4 +1,4 @@
-"""What is wrong for some keys or numbers only: wide nodes, token 0, an empty namespace, worker 0."""
+"""Tests of faults that only some keys or numbers show: wide nodes, token 0, an empty namespace, worker 0."""
 
 from __future__ import annotations
 

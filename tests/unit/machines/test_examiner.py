@@ -1,4 +1,4 @@
-"""An adapter beside its judge, and whether what it answers is an answer."""
+"""Tests of an adapter beside its judge, and of answers that are no answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_walk_from_inside_is_counted(audit: bool, walks: int) -> None:
 
 
 def test_what_only_looks_is_not_walked_behind() -> None:
-    """The walk before has seen all that there is; what comes next is walked again."""
+    """A step that only looks is not walked behind, and the next step is."""
     examiner = Examiner(make_adapter("swa-slots"))
     for operation in (Alloc(8), ReadHalves((Span(1, 0, 1),)), ReadHalves((Span(1, 0, 1),))):
         examiner.do(operation)
@@ -141,7 +141,7 @@ def test_messages_of_errors_are_compared_nowhere() -> None:
 
 
 def test_a_step_that_the_adapter_could_not_do_is_written_down_without_an_outcome() -> None:
-    """Whoever looks for the cause of a crash sees what was asked last."""
+    """A step that crashed is in the history without an outcome, so that the last operation is seen."""
     examiner = Examiner(token_slots())
     with pytest.raises(ProgramError, match="step 1 gave 0"):
         examiner.do(Free((Span(1, 0, 1),)))
@@ -212,7 +212,7 @@ class Leaving(Wrong):
 
 
 def test_an_adapter_cannot_end_the_run() -> None:
-    """What it leaves of other adapters is examined all the same."""
+    """An adapter that tries to end the process is refused, so that others are still examined."""
     with pytest.raises(AdapterError, match=r"step 1, Alloc\(tokens=1\) tried to end the process"):
         Examiner(Leaving(token_slots(), 1)).do(Alloc(1))
 
@@ -233,7 +233,7 @@ def test_a_walk_that_finds_something_is_told_apart() -> None:
 
 
 class Auditing(Wrong):
-    """Says of its audit what it was told to."""
+    """An adapter with an audit that gives laws, or breaks a law, as it was told."""
 
     def __init__(self, laws: tuple[str, ...], broken: str | None) -> None:
         super().__init__(token_slots(), 99)
@@ -251,7 +251,7 @@ class Auditing(Wrong):
 def test_an_audit_of_what_is_no_law_is_the_adapters_fault(
     laws: tuple[str, ...], broken: str | None, named: str
 ) -> None:
-    """Nobody could say what it found; it breaks nothing, and counts for nothing."""
+    """An audit that names an unknown law is an error of the adapter, and counts as no violation."""
     examiner = Examiner(Auditing(laws, broken))
     with pytest.raises(AdapterError, match=f"its audit names '{named}', which is no law of kind slots"):
         examiner.do(Alloc(1))

@@ -108,7 +108,7 @@ class PooledCache(PrefixAdapter):
         return Counter(it[:-1] for it in self.slots)
 
     def free_leaves(self) -> list[Tokens]:
-        """Return the prefixes that nobody holds and that nothing is below, in order of arrival."""
+        """Return the prefixes without a hold and without a longer prefix, in order of arrival."""
         below = self.below()
         return [it for it in self.slots if not below[it] and not self.held[it]]
 
@@ -144,7 +144,7 @@ class JoiningTree(PooledCache):
 
 
 class LateJoiningTree(JoiningTree):
-    """The same, and what it joins it joins only when it looks something up that is not cached."""
+    """A joining tree that joins its nodes only at a lookup of tokens that are not cached."""
 
     def match(self, key: Key) -> tuple[list[int], Tokens]:
         if len(self.known(key.tokens)) < len(key.tokens):
@@ -166,7 +166,7 @@ class YoungestPages(PooledCache):
 
 
 class WholeKeys(PooledCache):
-    """Entries of whole keys, longest first, that share what begins alike; one goes up to what is shared."""
+    """A cache with an entry for each whole key, longest first; an entry goes up to the shared part."""
 
     def victims(self) -> Iterator[list[Tokens]]:
         below = self.below()

@@ -227,7 +227,7 @@ class NoStamps(Blocks):
 
 
 class WithoutObserver(Blocks):
-    """Has nobody who is told: its books from before and after a call say which blocks went, in no order."""
+    """Blocks without an observer: books from before and after a call tell which blocks went, in no order."""
 
     LACKS = frozenset({"exact_lru", "faults"})
     CONFIGURATIONS = tuple(it for it in Blocks.CONFIGURATIONS if not it["slots"])

@@ -1,4 +1,4 @@
-"""What callers do with a prefix cache and its states: keys, slots, handles, looks and acts."""
+"""Tests of the machine of prefix caches and their states: keys, slots, handles, looks and acts."""
 
 from __future__ import annotations
 

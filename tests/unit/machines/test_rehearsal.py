@@ -244,7 +244,7 @@ def test_a_watch_that_cannot_be_says_where_it_stands_and_what_to_do_instead(name
     "name", ["Right", "NodesOfLists", "Watches", "OverWholePages", "Tensors", "Slots", "TellsItsSizeOnly"]
 )
 def test_a_right_first_adapter_holds(name: str) -> None:
-    """In lists, tensors and numbers of NumPy, with holds that have no tokens, and with those that have."""
+    """A right first adapter holds: in lists, tensors, NumPy numbers, with and without tokens of holds."""
     plan = VerifyPlan((find_adapter(f"first_adapters:{name}"),), (), DEV, 0, 8, 0)
     (result,) = verify(plan).adapters
     assert (result.problems, result.verdict) == ((), Verdict.HOLDS)
@@ -281,7 +281,7 @@ WRONG_CLASSES = {
 
 @pytest.mark.parametrize("name", WRONG_CLASSES)
 def test_a_bug_of_the_cache_stays_a_violation(name: str) -> None:
-    """What an adapter alone could not have said is not held against it."""
+    """A violation that only a bug of the cache explains is not held against the adapter."""
     smoke = try_adapter(find_adapter(f"first_adapters:{name}"))
     assert isinstance(smoke, SmokeReport)
     config, _ = smoke.configurations[0]

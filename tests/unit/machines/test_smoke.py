@@ -77,7 +77,7 @@ def test_a_sane_adapter_passes(tiny: str) -> None:
     ],
 )
 def test_a_faulty_adapter_is_named(tiny: str, name: str, words: str) -> None:
-    """The message says what was asked and what came back, and whose fault it is."""
+    """The message names the faulty adapter, the question, and its wrong answer."""
     with pytest.raises(AdapterError) as caught:
         smoke_test(find_adapter(f"{tiny}:{name}"))
     assert words in caught.value.message
@@ -96,7 +96,7 @@ def test_a_failed_smoke_test_tells_what_it_knows(tiny: str) -> None:
 
 
 def test_a_program_that_does_not_speak_is_not_missing(tiny_program: Callable[..., str]) -> None:
-    """It is there, and what it said is kept; one that cannot be started is missing."""
+    """A silent program is not missing, and its words are kept; a program that cannot start is missing."""
     silent = try_adapter(find_adapter(f"command:{tiny_program('hello', 'status-3')}"))
     assert isinstance(silent, SmokeFailure)
     assert (silent.kind, silent.is_missing) == (None, False)
@@ -270,7 +270,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
 def test_the_rest_is_asked_whatever_is_wrong_with_one_answer(
     tmp_path: Path, change: tuple[str, str], words: str
 ) -> None:
-    """What names slots that no answer gave is left out."""
+    """After a wrong answer the rest is asked, but for steps that name slots of no answer."""
     text = (EXAMPLES / "page_cache.py").read_text(encoding="utf-8")
     assert change[0] in text
     (tmp_path / "wrong.py").write_text(text.replace(*change), encoding="utf-8")

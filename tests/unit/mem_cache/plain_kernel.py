@@ -70,7 +70,7 @@ def tile_of(
     write: tuple[int, ...],
     target: tuple[int, ...],
 ) -> list[tuple[int, int, int]]:
-    """What one program moves: from which address, to which, how many bytes."""
+    """Return the moves of one program: the source and target address and the number of bytes."""
     chunks = -(-words // part.chunk)
     layer = program // chunks % layers
     columns = range(program % chunks * part.chunk, min(words, (program % chunks + 1) * part.chunk))

@@ -1,4 +1,4 @@
-"""What pools and caches accept as an int, a size, a device, a dtype, an allocator and an index."""
+"""Tests of arguments of pools and caches: an int, a size, a device, a dtype, an allocator and an index."""
 
 from __future__ import annotations
 

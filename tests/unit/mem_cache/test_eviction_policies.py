@@ -1,4 +1,4 @@
-"""Each policy evicts what it says, as a list of nodes that is sorted each time, and a stranger's as well."""
+"""Tests of eviction policies against a list of nodes that is sorted each time, foreign policies as well."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Layers(enum.IntEnum):
 
 
 class Shouted(str):
-    """A str that does not say what it is."""
+    """A str subclass with a text of its own: capitals."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What `KVPool` writes, where, and what it refuses."""
+"""Tests of `KVPool`: the rows that it writes, their slots, and the calls that it refuses."""
 
 from __future__ import annotations
 

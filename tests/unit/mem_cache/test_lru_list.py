@@ -1,4 +1,4 @@
-"""What `LRUList` does for caches alone; the rest is played against a plain list in tests/properties."""
+"""Tests of `LRUList` as caches use it; the rest is played against a plain list in tests/properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps trackers has one owner: it is neither copied nor pickled, and one thread calls it."""
+"""Tests of objects with one owner: they are neither copied nor pickled, and one thread calls them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_the_key_of_a_node_is_plain_data() -> None:
 
 
 class _Knows(RadixCache):
-    """A cache of somebody who knows how."""
+    """A cache with a deep copy of its own."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> str:
         return "a copy"

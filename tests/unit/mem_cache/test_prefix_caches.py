@@ -1,4 +1,4 @@
-"""What every tree of prefixes promises, seen on a plain cache and on one with states."""
+"""Tests of the promises of every tree of prefixes, on a plain cache and on one with states."""
 
 from __future__ import annotations
 

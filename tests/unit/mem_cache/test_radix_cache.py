@@ -59,7 +59,7 @@ def pooled(pool: RecordingPool) -> RadixCache:
 
 
 class Shouted(str):
-    """A str that does not say what it is."""
+    """A str subclass with a text of its own: capitals."""
 
     __slots__ = ()
 

@@ -197,7 +197,7 @@ def fill(cache: Cache) -> Cache:
 
 
 def make_plain(page_size: int = 2, **changes: Any) -> RadixCache:
-    """A cache of pages of two, and of its pool two pages that nobody owns."""
+    """Return a cache of pages of two, with two pages of its pool unowned."""
     pool = TokenToKVPoolAllocator(16, "cpu", page_size)
     return fill(RadixCache(page_size, token_to_kv_pool_allocator=pool, **changes))
 

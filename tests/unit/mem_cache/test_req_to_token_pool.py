@@ -159,7 +159,7 @@ def test_a_table_from_inference_mode_is_writable_outside() -> None:
 
 
 def test_the_example_in_the_docstring_runs() -> None:
-    """What a newcomer copies does what it says."""
+    """The example in the docstring runs as it is printed."""
     result = doctest.testmod(req_to_token_pool)
     assert result.attempted == 5
     assert result.failed == 0

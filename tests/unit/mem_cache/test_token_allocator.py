@@ -1,4 +1,4 @@
-"""Who has which slot of a `TokenToKVPoolAllocator`, with either free list."""
+"""Tests of the slots of a `TokenToKVPoolAllocator`, with either free list."""
 
 from __future__ import annotations
 

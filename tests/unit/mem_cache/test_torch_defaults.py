@@ -1,4 +1,4 @@
-"""What a server has set as torch's default device and dtype changes nothing: each tensor says where it is."""
+"""Tests of other default devices and dtypes of torch, which change no tensor of pools and caches."""
 
 from __future__ import annotations
 

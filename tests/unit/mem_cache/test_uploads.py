@@ -1,4 +1,4 @@
-"""Numbers of the host arrive on a device, whatever becomes of what they came from."""
+"""Tests of numbers of the host on a device: they arrive though their source changes or goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small warm caches and pools, what can be done with them, and what must hold afterwards."""
+"""Small warm caches and pools, the acts on them, and the laws that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZE = 64
 
 @dataclass
 class World:
-    """A subject with its pools, and what its caller has: slots, states, rows, nodes, a hold's boundary."""
+    """A subject with its pools, and its caller's slots, states, rows, nodes and boundary of a hold."""
 
     page_size: int = 1
     cache: Any = None
@@ -196,7 +196,7 @@ def make_track_slots(page_size: int, store: str) -> World:
 
 
 def make_others(page_size: int, store: str) -> World:
-    """What has no slots to lose: buffers, a list of nodes, and the cache that caches nothing."""
+    """Return a world without slots to lose: buffers, lists of nodes, and the cache that caches nothing."""
     lists = [LRUList(), LRUList(mamba=True)]
     nodes = [MambaTreeNode() for _ in range(4)]
     for node, each in itertools.product(nodes[:3], lists):

@@ -1,4 +1,4 @@
-"""What is claimed is done (X9): what is owed, and what is told of steps that were not done."""
+"""Tests of answers that are owed by claim (X9), and of the report of steps that were not done."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_known_refusal_counts_as_right_where_that_is_asked_for() -> None:
 
 
 def test_it_is_known_which_operations_test_a_law() -> None:
-    """By checks of what they did, or by what they have to answer; X9 alone is about what was not done."""
+    """The operations that test a law are known; no operation by itself tests X9."""
     assert "evict" in operations_testing(find_law("R6"), "prefix")
     assert "write_row" in operations_testing(find_law("P3"), "rows")
     assert "write_row" not in operations_testing(find_law("P1"), "rows")

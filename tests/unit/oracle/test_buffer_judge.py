@@ -173,7 +173,7 @@ def test_rows_that_move_are_read_before_one_is_written() -> None:
 
 
 def test_a_move_that_cannot_be_made_is_passed_over() -> None:
-    """Who hands out no views of its buffers is not judged by them."""
+    """An adapter without views of its buffers is not judged by moves that it cannot make."""
     assert judge([(MoveKV(0, 1, 2, 1), Unsupported("move_kv")), (ReadKV(0), BLANK)]) is None
 
 
@@ -299,7 +299,7 @@ def cells() -> ExpectedCells[tuple[str, int]]:
 
 
 def read(**changes: tuple[int, int]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """What stands in blank cells but for ``row1=...``."""
+    """Return the content of blank cells, with other numbers for ``row1=...``."""
     return {cell: changes.get(f"row{cell[1]}", (0, 0)) for cell in BLANK_CELLS}
 
 

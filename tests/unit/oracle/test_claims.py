@@ -1,4 +1,4 @@
-"""The same outcomes, held against who claims what they are about, and against nobody else."""
+"""Tests of outcomes that are compared only with an adapter that claims their subject."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def own_headers() -> list[tuple[Header, str]]:
 
 
 def test_every_goal_is_expected_of_some_configuration_of_our_own() -> None:
-    """What nobody is asked to reach, nobody shows to be reachable."""
+    """The registered goals are exactly the goals that our own configurations are expected to reach."""
     expected = {
         (header.kind, of_engine, name)
         for header, _ in own_headers()
@@ -122,7 +122,7 @@ def test_what_is_expected_is_asked_for_by_header_or_by_its_parts() -> None:
 
 
 def spelled_names() -> set[str]:
-    """Every name that a call of ``meet`` spells out, or a function tells of that says what was met."""
+    """Return every name that a call of ``meet`` spells out, or that a function of met goals returns."""
     found = set()
     for path in (*(SOURCE / "oracle").rglob("*.py"), *(SOURCE / "machines").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -346,7 +346,7 @@ def asked_of(base: str, *claims: str, **config: Any) -> frozenset[str]:
 def test_a_goal_is_expected_only_where_it_can_be_met(
     base: str, claims: str, config: dict[str, Any], goal: str
 ) -> None:
-    """Nobody is asked to reach what it does not claim, or what its configuration cannot show."""
+    """A goal is expected only of an adapter with the claims and the configuration that the goal needs."""
     claimed = claims.split()
     assert goal in asked_of(base, *claimed, **config)
     for missing in claimed:
@@ -356,7 +356,7 @@ def test_a_goal_is_expected_only_where_it_can_be_met(
 
 
 def test_more_is_expected_of_who_claims_more() -> None:
-    """What cannot happen without a capability is not asked for, and of the plainest something is."""
+    """A goal that needs a capability is expected with it only, and the plainest adapter has some goals."""
     every = asked_of("prefix", *CLAIMED, page_size=2, pool="swa", window=4)
     assert asked_of("prefix") < asked_of("prefix", *CLAIMED) < every
     assert {"the pool is exhausted", "an alloc fails"} <= asked_of("slots", "pool")

@@ -181,7 +181,7 @@ def test_a_program_that_names_nothing_clearly_gets_no_verdict(store: Operation) 
     ],
 )
 def test_a_wrong_answer_to_an_event_breaks_its_law(program: Program, law: str) -> None:
-    """What is there is not refused, and what is not there is told, or ignored."""
+    """An event is not refused if its blocks are there, and missing blocks are told or ignored."""
     assert broken_by(program) == law
 
 

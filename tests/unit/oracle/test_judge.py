@@ -1,4 +1,4 @@
-"""What judges of all kinds do: evidence, numbers by step, whole programs."""
+"""Tests of judges of all kinds: evidence, numbers by step, whole programs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ WRONG = {
 
 @pytest.mark.parametrize("law", WRONG)
 def test_what_is_known_may_count_as_right(law: str) -> None:
-    """Where that is asked for; what ends a program, and what is another law's, is a violation as ever."""
+    """A known deviation counts as right only for its own law, and only if it does not end a program."""
     header = replace(HEADER, capabilities=("pool", "refusals"))
     for then, other in (("end", law), ("go on", "X3"), ("go on", law)):
         known = Deviation("it", other, "because", then=then)
@@ -89,7 +89,7 @@ PROGRAMS = sorted((Path(__file__).parents[3] / "docs/specification/programs").gl
 
 
 def test_what_cannot_be_followed_ends_a_program() -> None:
-    """Nobody knows what is left, though every law counts as kept; what can be followed is gone on behind."""
+    """A deviation after which the state is unknown ends a program; the judge goes on after others."""
     ended, followed = set(), set()
     for name, history in (it for path in PROGRAMS for it in load_histories(path).items()):
         law, _, verb = name.partition("-")
@@ -106,7 +106,7 @@ CORPUS = read_corpus()
 
 
 def test_no_program_of_the_corpus_is_accused() -> None:
-    """What sound implementations of every kind did breaks no law."""
+    """Every program that sound implementations did breaks no law."""
     accused = {name for name, history in CORPUS.items() if judge_steps(history.header, history.steps)[1]}
     assert accused == set()
     assert {history.header.kind for history in CORPUS.values()} == set(KINDS)
@@ -194,7 +194,7 @@ def test_a_test_that_passes_is_counted(evidence: Evidence) -> None:
 
 
 def test_what_differs_is_refused_with_both_sides(evidence: Evidence) -> None:
-    """A violation says what the law demands and what there was."""
+    """A violation holds both sides: the expected and the observed value."""
     with pytest.raises(InvariantViolation) as caught:
         evidence.refuse("R2", "length", 4, [1, 2])
     violation = caught.value
@@ -263,12 +263,12 @@ def given() -> GivenNumbers:
 
 
 def test_spans_name_places_of_an_answer(given: GivenNumbers) -> None:
-    """A step's numbers stay what they were, whoever has them now."""
+    """A span names numbers of a step, even where a later step gave them again."""
     assert given.resolve([Span(1, 1, 3), Span(3, 0, 2), Span(1, 0, 0)]) == [6, 7, 6, 9]
 
 
 def test_step_0_names_the_numbers_themselves(given: GivenNumbers) -> None:
-    """So that a program can name what nobody was given, negative ones too."""
+    """A program names negative numbers, and numbers that no step gave, by step 0."""
     assert given.resolve([Span(0, -1, 2)]) == [-1, 0, 1]
 
 
@@ -293,7 +293,7 @@ def test_the_origin_is_the_step_that_gave_a_number_last(given: GivenNumbers) -> 
 
 
 def test_what_a_program_can_name_of_a_page_its_first_number_was_given_with(given: GivenNumbers) -> None:
-    """Neither what nobody was given, nor what a later or an earlier step gave."""
+    """Numbers of a page that no step gave, or that an earlier or a later step gave, are left out."""
     assert [given.given_with_first(page) for page in ((5, 6, 7, 8), (6, 7), (9, 10), (8, 9))] == [
         [5, 7],
         [6],

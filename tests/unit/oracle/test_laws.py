@@ -60,7 +60,7 @@ def test_what_is_demanded_ends_before_the_first_section() -> None:
 
 
 def test_sections_go_by_their_names() -> None:
-    """Those that there are, in order."""
+    """A law's sections go by their names, in order."""
     assert list(make().sections.items()) == [
         ("Why", "Who reads it finds something else."),
         ("Caller", "Nothing."),
@@ -119,7 +119,7 @@ def test_every_law_has_its_whole_text(law: Law) -> None:
 
 
 def test_a_law_is_found_in_either_case() -> None:
-    """Who types r6 means R6."""
+    """A law in small letters is found: r6 is R6."""
     assert find_law("r6") is find_law("R6")
     with pytest.raises(ValueError, match="no law 'R99'; there are X1, X2"):
         find_law("R99")
@@ -165,7 +165,7 @@ def test_every_kind_has_laws() -> None:
 
 
 def test_every_invariant_is_made_of_laws() -> None:
-    """What users ask for by name is judged by id."""
+    """Every invariant that users ask for by name is made of laws by id."""
     assert [find_law(id).id for laws in INVARIANTS.values() for id in laws] == [
         *("R6", "S6"),
         *("A1", "P1", "P5"),

@@ -165,7 +165,7 @@ class LoneStates(BaseAdapter):
 
 
 class Forgetful(LoneStates):
-    """Forgets a lone state that somebody finds again, without giving it back."""
+    """A cache that forgets a lone state at a match, without giving it back."""
 
     def do_match(self, step: int, operation: Match) -> Result:
         lone = [path for path in self.states if path not in self.pages]

@@ -1,4 +1,4 @@
-"""Nodes that differ from the model, or from what they were, are refused by the law that they break."""
+"""Tests of nodes that differ from the model, or from earlier nodes: each is refused by its broken law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever claims the order of a policy is held to it; a policy that nobody knows is judged without order."""
+"""Tests of eviction policies: a claimed order is checked, and an unknown policy is judged without order."""
 
 from __future__ import annotations
 

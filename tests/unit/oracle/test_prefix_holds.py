@@ -173,7 +173,7 @@ def test_a_step_that_gave_no_node_or_hold_names_none(operation: Lock | Unlock) -
 
 
 def reached_by(told: ToldProgram) -> Counter[str]:
-    """What a program met that breaks no law."""
+    """Return the situations that a program met, which breaks no law."""
     evidence = told.sound()
     return evidence.reached
 

@@ -83,7 +83,7 @@ def test_a_match_may_end_inside_a_node_or_before_a_dead_window() -> None:
 
 
 def reached_by(told: ToldProgram) -> Counter[str]:
-    """What a program met that breaks no law."""
+    """Return the situations that a program met, which breaks no law."""
     evidence = told.sound()
     return evidence.reached
 

@@ -1,4 +1,4 @@
-"""What states add to matches, inserts and resets is refused, where it is wrong, by the law that it breaks."""
+"""Tests of states in matches, inserts and resets: each wrong answer is refused by the law that it breaks."""
 
 from __future__ import annotations
 

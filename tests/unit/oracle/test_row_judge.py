@@ -226,7 +226,7 @@ def test_without_a_pool_an_alloc_that_finds_no_room_is_p1s() -> None:
 
 
 def test_rows_that_are_not_zeroed_may_hold_anything_once_they_are_free() -> None:
-    """P2 needs its capability, and what a freed or cleared row holds is nobody's business."""
+    """P2 needs its capability, and without it a freed or cleared row may hold anything."""
     header = dataclasses.replace(HEADER, capabilities=("pool",))
     program: list[tuple[Operation, Result, int]] = [
         *GOOD[:3],

@@ -1,4 +1,4 @@
-"""Who may be evicted next: of leaves and windows, of states, and not more than is explained."""
+"""Tests of the next victims of an eviction: leaves, windows and states, and no more than is explained."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_held_lock_is_refused_with_the_holders_number(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    """Whoever does not want to wait learns who has the GPU."""
+    """A lock that is held is refused with the number of the process that holds the GPU."""
     lock = GpuLock("GPU-1", tmp_path)
     with pytest.raises(GpuBusyError, match=f"GPU-1 is in use by process {holder.pid}; its lock is "):
         lock.acquire(wait=False)
@@ -147,7 +147,7 @@ def test_a_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_another_user_can_be_taken(tmp_path: Path) -> None:
-    """A file that may only be read serves as well; who holds it is then not known."""
+    """A lock file that may only be read serves as well, without the number of its holder."""
     lock = GpuLock("GPU-1", tmp_path)
     lock.path.write_bytes(b"")
     lock.path.chmod(0o444)
@@ -204,7 +204,7 @@ def test_without_nvml_torch_names_the_devices(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_gate_takes_all_gpus_or_none() -> None:
-    """Who cannot have the second lets the first go; both ask in the same order."""
+    """A gate that cannot have the second GPU lets the first go, and gates ask in the same order."""
     held = GpuLock("GPU-2")
     held.acquire()
     gate = GpuGate("fail", print, lambda: ["GPU-2", "GPU-1"])
@@ -245,7 +245,7 @@ class Broken:
         self.patch.setattr(torch.cuda, "is_available", is_available)
 
     def why(self) -> str:
-        """What is told, in a run whose warnings are errors."""
+        """Return the reason why CUDA is missing, in a run where warnings are errors."""
         why_no_cuda.cache_clear()
         try:
             with warnings.catch_warnings():
@@ -256,7 +256,7 @@ class Broken:
 
 
 def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cause by its name, with what to do about it."""
+    """Each cause of a missing device is named, with its remedy."""
     import torch
 
     why_no_cuda.cache_clear()

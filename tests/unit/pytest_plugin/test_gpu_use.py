@@ -1,4 +1,4 @@
-"""Whether a test touched a GPU, and whether the GPU's memory has come back after it."""
+"""Tests of a test's touch of a GPU, and of the return of the GPU's memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_counts_nothing_accuses_nobody() -> None:
 
 @on_machine()
 def test_cuda_that_comes_into_use_is_a_touch() -> None:
-    """And so may be what the driver lists this process for, where torch uses no CUDA."""
+    """CUDA in use is a touch, and so may be a process in the driver's list where torch uses no CUDA."""
     allocator = FakeAllocator(missing=NOT_USED)
     touch = GpuTouch([allocator])
     assert touch.why_untouched() == "CUDA was not used in this process"

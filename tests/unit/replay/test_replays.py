@@ -156,7 +156,7 @@ def test_what_was_given_stays(recorded: str) -> None:
 
 
 def test_a_plan_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is settled is what a replay plays, without another check of its options."""
+    """A settled plan is played without another check of its options."""
     settled = settle(PLAYED)
     monkeypatch.setattr(ReplayPlan, "check", lambda plan: pytest.fail("checked again"))
     assert run_plan(settled).plan is settled
@@ -175,7 +175,7 @@ def test_an_unknown_cache_is_refused() -> None:
 
 
 def test_engine_and_serial_get_the_options() -> None:
-    """What the user typed is what the report says was used."""
+    """Engine and serial replays run with the options of the plan, and their reports repeat them."""
     plan = replace(PLAYED, window=32, swa_capacity=3000, content_check=True, check_every=3)
     [run] = run_plan(plan).document.runs
     config = run.config
@@ -194,7 +194,7 @@ def test_engine_and_serial_get_the_options() -> None:
 
 
 def test_a_context_gets_its_options() -> None:
-    """What the user typed for blocks is what their engine used, and no other cache is told of it."""
+    """The options of blocks reach the engine of blocks, and no other cache."""
     plan = replace(
         PLAYED,
         caches=("blocks", "radix"),
@@ -261,7 +261,7 @@ def test_a_stranger_s_policy_is_an_object_or_makes_one(named: str) -> None:
 
 
 class Moody:
-    """A policy whose ranks are what a test says."""
+    """A policy whose ranks are given by a test."""
 
     ranks: ClassVar[list[Any]] = []
 
@@ -373,7 +373,7 @@ def points(*sizes: tuple[int, int]) -> list[ReplayPlan]:
 
 
 def hits(grid: ReplayGrid) -> list[tuple[str, int, int, int]]:
-    """What came of each run, without the times."""
+    """Return cache, page size, capacity and hits of each run, without times."""
     found = []
     for result in grid.results:
         [run] = result.document.runs

@@ -101,7 +101,7 @@ def test_shards_put_together_are_one_run(
 
 
 def test_a_lost_shard_is_done_where_all_come_together(tmp_path: Path, path: Path) -> None:
-    """Whoever merges does what is missing, and no more."""
+    """A merge plays the missing results of a lost shard, and no more."""
     first, _, third = shard_files(GRID, 3, tmp_path)
     path.write_text(first + third, encoding="utf-8")
     there = len(results_in(path))
@@ -168,7 +168,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_is_kept_to_the_last_digit(kind: str, path: Path) -> None:
-    """Every time and rate; whoever reads the file anew has what whoever wrote it had."""
+    """A kept run is read back equal, in every time and rate."""
     plan = settle(KINDS[kind])
     (cell,) = cells_of(plan, None, "", {})
     result = run_plan(plan)
@@ -231,7 +231,7 @@ OTHERS: list[tuple[dict[str, Any], int]] = [
 
 
 def test_a_result_counts_only_for_its_options(path: Path) -> None:
-    """Those that it follows from: a grid may get more caches, sizes and policies, and keeps what it has."""
+    """A kept result counts for equal options only, and a grid may get more caches, sizes and policies."""
     small = replace(PLAYED, caches=("radix", "chunk"), requests=12)
     other = replace(small, capacity=6000)
     document, _ = run_shard([small, other], Shard(1, 1), 2, keep_replays(path))
@@ -249,7 +249,7 @@ POLICY = "class Newest:\n    def rank(self, node):\n        return -node.creatio
 def test_a_stranger_s_policy_counts_until_its_source_changes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name says nothing of what it does; results of other policies stay."""
+    """A change of the source of a foreign policy ends its results, and other policies' results stay."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kept_policy.py").write_text(POLICY, encoding="utf-8")
     plans = [replace(one, caches=("radix",), eviction_policies=("lru", "kept_policy:Newest")) for one in GRID]
@@ -279,7 +279,7 @@ def test_a_result_that_somebody_changed_is_replayed_again(path: Path) -> None:
 
 @contextmanager
 def enough(*arguments: object) -> Iterator[Callable[[int], None]]:
-    """A bar that somebody watches who has seen enough after three."""
+    """Show a progress bar that raises an interrupt after three units of work."""
 
     def show(done: int) -> None:
         if done == 3:

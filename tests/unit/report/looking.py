@@ -14,7 +14,7 @@ from tests.unit.report import samples
 
 
 class Look:
-    """What of a section is seen on a page: tables by caption, a line for each row, cells between bars."""
+    """The visible parts of a section: tables by caption, a line for each row, cells between bars."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = list(seen_on(PAGE, parts))
@@ -55,7 +55,7 @@ class Look:
 
     @property
     def code(self) -> list[str]:
-        """What is written as code on its cards."""
+        """Return the texts that the cards show as code."""
         return [fact.value for card in self.cards for fact in card.facts if fact.is_code]
 
 

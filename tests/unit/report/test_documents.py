@@ -1,4 +1,4 @@
-"""What is read of files that others wrote: documents, ledgers, files of pytest-benchmark, programs."""
+"""Tests of files that other programs wrote: documents, ledgers, files of pytest-benchmark, programs."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ NAME = "benchmarks/bench_x.py::test_hit[p1]"
 
 
 def test_a_benchmark_becomes_figures_and_a_histogram() -> None:
-    """The median with its quartiles, what is noted beside it, and the samples."""
+    """A benchmark becomes a median with its quartiles, the noted figures, and the samples."""
     header, records = read_benchmark_file(samples.benchmark_file())
     assert (header.kind, header.time) == ("benchmark", "2026-11-21T15:03:11Z")
     assert (header.commit, header.modified) == ("ab" * 20, True)
@@ -276,7 +276,7 @@ def test_a_machine_that_tells_little_is_known_by_that(
     ],
 )  # fmt: skip
 def test_unit_and_direction_follow_from_a_name(key: str, unit: str, better: str | None) -> None:
-    """What is neither a duration, nor bytes, nor a rate is a fact."""
+    """A number that is neither a duration, nor bytes, nor a rate is a fact."""
     assert (unit_of(key), better_of(key)) == (unit, better)
 
 
@@ -325,7 +325,7 @@ def test_a_program_is_found_from_the_working_folder(run: Path, monkeypatch: pyte
 
 
 def test_a_folder_may_have_several_names(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link to it, and a path to it with its links; links within it are files of it, too."""
+    """A folder may be named by a link, and links within the folder are files of it."""
     put(run / "deep" / "x.jsonl")
     (run / "y.jsonl").symlink_to("deep/x.jsonl")
     link = run.parent / "link"
@@ -360,7 +360,7 @@ def test_a_folder_may_have_several_names(run: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_is_no_program_of_the_run_is_left_out_and_told(run: Path, name: str, why: str) -> None:
-    """A page must not carry anybody's file because a document names it, and nobody waits for a pipe."""
+    """A file outside the folder of the run, or no program, is left out of the page and told."""
     put(run / "secret", "not a program\n")
     put(run / "long", samples.PROGRAM[0] + "\n" * (5 << 20))
     put(Path(f"{run}-2") / "x.jsonl")
@@ -390,7 +390,7 @@ def test_programs_are_bounded_together(run: Path) -> None:
 
 
 def test_a_file_that_becomes_a_pipe_is_not_waited_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at it and its opening somebody may put anything in its place."""
+    """A pipe or a link in the place of a checked file is refused at its opening, without a wait."""
     os.mkfifo(run / "pipe")
     plain = os.stat(put(run / "x"))
     with monkeypatch.context() as patch:

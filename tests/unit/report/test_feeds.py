@@ -168,7 +168,7 @@ def test_an_implementation_that_could_not_be_examined_is_an_error() -> None:
 
 
 def test_a_missed_fault_is_a_failure() -> None:
-    """With what went wrong, or the laws that did not catch it."""
+    """A missed fault is a failure, with its problem or the laws that did not catch it."""
     faults = samples.faults(
         samples.fault("B01", samples.detection(0, "machine", 3)),
         samples.fault("B02"),

@@ -60,7 +60,7 @@ def test_what_a_run_has_beyond_this_version_is_told(tmp_path: Path) -> None:
 
 
 def test_each_form_of_file_is_read(tmp_path: Path) -> None:
-    """In a folder, with folders in it, hidden ones too; anything else in it is nobody's business."""
+    """Each form of file is read, in folders within the folder and hidden ones; other files are ignored."""
     samples.write(tmp_path / "verify.json", samples.verify())
     (tmp_path / "indented.json").write_text(json.dumps(samples.faults(), indent=2), encoding="utf-8")
     samples.write(tmp_path / "gpu.jsonl", samples.gpu_memory("a"), samples.gpu_memory("b"))
@@ -97,7 +97,7 @@ def test_a_document_that_tells_when_and_where_is_believed(tmp_path: Path) -> Non
 
 
 def test_a_document_alone_has_the_time_of_its_file_and_no_machine(tmp_path: Path) -> None:
-    """It says neither when nor where it was made, and nobody may guess a machine."""
+    """A document without a time and a machine has the time of its file and no machine."""
     path = samples.write(tmp_path / "verify.json", samples.verify())
     os.utime(path, (1_700_000_000, 1_700_000_000))
     (run,) = load_runs([path]).runs
@@ -205,7 +205,7 @@ def test_nothing_that_is_called_a_run_vanishes(tmp_path: Path) -> None:
 
 
 def test_a_link_that_leads_out_of_a_folder_is_told_and_not_followed(tmp_path: Path) -> None:
-    """A page has what is in the folders that were named, and nobody else's files."""
+    """A page reads no link that leads out of the named folders."""
     store, other = tmp_path / "store", tmp_path / "other"
     write_run(store / "deep", HEADER, EACH[:1])
     secret = samples.write(other / "verify.json", samples.verify())

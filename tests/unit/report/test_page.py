@@ -237,7 +237,7 @@ def test_a_page_has_every_section(page: Page) -> None:
 
 
 def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
-    """But for those that say it themselves, implementations and releases; a word means one thing."""
+    """Every word of a table or tile is explained once, but for plain words, implementations, releases."""
     sections = make_sections(LoadedRuns(everything()))
     explained = [word for section in sections for word in section.words]
     assert sorted(explained) == sorted(set(explained))

@@ -24,7 +24,7 @@ def words_of(picture: str) -> list[str]:
 
 
 def cells_of(picture: str, tone: str) -> list[str]:
-    """What is told of each cell of a tone to who points at it."""
+    """Return the title of each cell of a tone."""
     return [
         str(it.findtext(f"{SVG}title"))
         for it in ET.fromstring(picture).iter(f"{SVG}rect")
@@ -80,7 +80,7 @@ def test_owners_and_trees_are_those_of_each_step() -> None:
     ],
 )
 def test_the_tree_after_a_violation_is_what_the_outcome_shows(name: str, after: list[str]) -> None:
-    """The whole of it, the rest of what was freed, or plain words that nobody knows."""
+    """The picture ends with the tree that the outcome shows, or with words that the tree is unknown."""
     words = words_of(draw_program(PROGRAMS[name]))
     assert words[words.index(after[0]) :] == after
 
@@ -135,7 +135,7 @@ def test_a_program_that_was_not_run_has_no_picture() -> None:
 
 
 def test_a_card_of_the_page_has_the_picture_of_a_short_program() -> None:
-    """What is no program, or too long a one, has none; the page is made all the same."""
+    """A long program, or a text that is no program, has no picture, and the page is made all the same."""
     lines = list(dump_history(PROGRAMS["R6-breaks"]))
     assert picture_of(lines) == draw_program(PROGRAMS["R6-breaks"])
     assert picture_of([*lines, *[""] * MOST_LINES]) == ""

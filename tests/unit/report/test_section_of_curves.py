@@ -1,4 +1,4 @@
-"""What memory buys: pictures and tables of curves."""
+"""Tests of curves over memory: pictures and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "chat, 200 requests, seed 0, page 16, llama-3.1-8b bf16"
 
 
 def test_a_curve_is_drawn_over_memory_with_its_ceilings() -> None:
-    """And what is saved, what the next GiB saves, and each class of requests."""
+    """A curve is drawn with its ceilings, the savings, the next GiB, and each class of requests."""
     found = look(make_capacity_section, samples.curve())
     (choice,) = found.plots["plot-capacity"].choices
     assert choice.name == NAME

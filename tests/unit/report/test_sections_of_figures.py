@@ -311,7 +311,7 @@ def test_a_line_is_drawn_for_each_machine_and_code() -> None:
 
 
 def test_figures_that_belong_together_are_small_pictures_with_short_titles() -> None:
-    """What all of their names have stands above them."""
+    """Figures with a common name are small pictures below it, with short titles."""
     names = ("replay chat: radix: hit rate", "replay chat: radix: match, median")
     figures = [replace(FIGURE, name=name, plot="replay chat: radix") for name in names]
     (choice,) = (
@@ -352,7 +352,7 @@ def test_the_table_has_the_newest_value_and_its_change() -> None:
     ("then", "now", "shown"), [(10.0, 12.0, "+20.0 % worse"), (10.0, 10.0, "+0.0 %"), (0.0, 1.0, "from zero")]
 )
 def test_a_change_is_worse_or_none(then: float, now: float, shown: str) -> None:
-    """What was zero has no change in per cent."""
+    """A change from zero has no percentage."""
     runs = days(replace(FIGURE, value=then), replace(FIGURE, value=now))
     assert look(make_trends_section, *runs).columns("Figures of several runs", 6) == [(shown,)]
 
@@ -368,7 +368,7 @@ def test_a_point_says_which_commit_and_versions_it_is_of() -> None:
 
 
 def test_a_share_is_drawn_in_per_cent_and_a_fact_not_at_all() -> None:
-    """As the table has it; numbers of nodes are no trend that anybody watches."""
+    """A share is drawn in per cent, as in the table, and a number of nodes is not drawn."""
     rate = Figure("rate", 0.5, "share", "bigger")
     found = look(make_trends_section, *days(rate, rate, Figure("nodes", 3, "")))
     assert list(found.picture("plot-trends").data[0].y) == [50.0, 50.0]

@@ -37,7 +37,7 @@ def test_releases_stand_beside_each_other_newest_first() -> None:
 
 
 def test_the_picture_has_what_the_table_has() -> None:
-    """A colour for each verdict, with a sign that says the same, and words for whoever points at it."""
+    """The picture has a colour for each verdict, with a sign and words of the same meaning."""
     found = look(make_releases_section, MIDDLE, NEW, OLD)
     (trace,) = found.picture("plot-releases-tree").data
     assert (trace.type, list(trace.x), list(trace.y)) == (

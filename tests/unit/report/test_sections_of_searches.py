@@ -111,7 +111,7 @@ def test_a_violation_says_what_shows_it_again_and_no_more() -> None:
 
 
 def test_a_command_on_a_page_is_quoted() -> None:
-    """A document may be anybody's; what runs from outside is named again."""
+    """A command on a page is quoted for a shell, and a foreign adapter is named again."""
     row = samples.violation("P2; touch x", file="a b.jsonl", judge_shows_it=False)
     searched = samples.violation("$(x)", file=None, rerun_shows_it=False, judge_shows_it=False)
     assert look(make_laws_section, violated("command:./x y", row, searched)).code == [
@@ -171,7 +171,7 @@ def test_a_violation_says_since_when_it_is_there() -> None:
 
 
 def test_the_newest_run_of_each_kind_is_beside_the_one_before() -> None:
-    """That which has anything in common with it; laws, findings, figures beyond noise, and what was lost."""
+    """A run is compared with the last that shares an implementation: laws, findings, figures, losses."""
     laws = [samples.law("P1", "holds"), samples.law("P2", "violated")]
     old = samples.verify(samples.adapter("rows", "rows", laws, violations=[samples.violation("P2")]))
     old["adapters"][0]["machines"][0]["situations"] = {"the pool is full": 3}
@@ -226,7 +226,7 @@ def test_one_run_of_each_kind_has_no_run_before() -> None:
 
 
 def test_faults_are_listed_with_who_caught_them() -> None:
-    """What was missed comes first."""
+    """Faults are listed with their searchers, and missed faults come first."""
     found = look(make_faults_section, samples.faults())
     assert found.tables["Faults"] == [
         "B02 | title of B02 | R6 | ✗ missed | nobody | never | never | not made",
@@ -280,7 +280,7 @@ def test_goals_are_counted_over_all_runs_by_kind() -> None:
 
 
 def test_what_was_expected_and_never_reached_stands_by_itself() -> None:
-    """With who should have; what only one of two never reached does not."""
+    """An expected goal that no run reached is listed with the adapters that should have reached it."""
     rows = ("the pool is exhausted", 0, ["token-slots"]), ("an alloc fails", 4, ["swa-slots"])
     found = look(make_goals_section, verify(*rows))
     never = found.columns("Expected, and never reached", 0, 1, 3)

@@ -216,7 +216,7 @@ def test_stores_are_merged_by_copying(tmp_path: Path) -> None:
 
 
 def test_a_header_says_when_where_and_of_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What everybody who writes a run would have to find out."""
+    """The header of a run holds machine, versions, commit, command and time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.delenv("PYMLLM_COMMIT", raising=False)

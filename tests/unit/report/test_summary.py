@@ -35,7 +35,7 @@ UNASKED = samples.verify(samples.adapter("rows", None, []))
     ids=lambda it: it if isinstance(it, str) else "",
 )
 def test_the_verdict_is_the_first_line(plain: dict[str, Any], headline: str) -> None:
-    """The worst of all that ran; what nobody looked at is not green."""
+    """The headline is the worst verdict of all runs, and laws without a search are not green."""
     assert make_summary([samples.run(plain)]).splitlines()[0] == headline
 
 
@@ -74,7 +74,7 @@ def searched(*verdicts: str, name: str = "x", **changes: Any) -> list[samples.Ru
 
 
 def test_a_run_of_one_implementation_hides_no_other_s_change() -> None:
-    """Who searches each in a run of its own sees what was fixed in all."""
+    """A summary of runs with one implementation each shows the fixes of all implementations."""
     a, b = (searched("violated", "holds", name=name) for name in "ab")
     summary = make_summary([a[0], b[0], a[1], b[1]])
     assert "### Fixed" in summary

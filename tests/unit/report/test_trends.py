@@ -1,4 +1,4 @@
-"""What is on one line, as a list, a picture, a table and text."""
+"""Tests of the figures on one line: as a list, a picture, a table and text."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_a_figure_of_another_machine_or_without_one_or_without_a_value_is_compar
      ("smaller", 10.0, 10.0, None), ("smaller", 0.0, 1.0, None)],
 )  # fmt: skip
 def test_better_has_a_direction(better: str | None, then: float, now: float, is_better: bool | None) -> None:
-    """A fact has none, nor has what did not change, nor what was zero."""
+    """A fact has no better direction, nor has a value that did not change or was zero."""
     (trend,) = find_trends(days(Figure("x", then, "s", better), Figure("x", now, "s", better)))
     assert trend.is_better is is_better
 
 
 def test_documents_have_figures_too() -> None:
-    """What is worth following of each."""
+    """Each kind of document gives the figures that are worth following."""
     names = {
         figure.name: (figure.value, figure.unit, figure.better)
         for make in ("verify", "faults", "soak", "replay", "curve", "peers", "gpu_benchmarks")
@@ -109,9 +109,7 @@ def test_searches_of_other_lengths_are_not_compared() -> None:
 
 
 def test_what_a_document_could_not_tell_is_no_figure() -> None:
-    """Resident memory on a platform that does not tell it, the ratio without a peer, and logs; a soak's speed
-    of an adapter before whose turn it ended.
-    """
+    """A missing value is no figure: memory, a ratio without a peer, logs, the speed of an adapter not run."""
     soak = samples.soak()
     soak["adapters"][0] |= {"runs": 0, "operations": 0, "operations_per_cpu_second": 0.0}
     assert list(figures_of(read_document(soak))) == []

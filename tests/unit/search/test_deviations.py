@@ -1,4 +1,4 @@
-"""A search goes on behind what is known, and tells of what is no longer so."""
+"""Tests of searches behind known deviations, which tell the deviations that are gone."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", DOUBTS)
 def test_a_violation_names_the_mistake_of_an_adapter_that_looks_the_same(name: str) -> None:
-    """Whose fault it is, the one who reads it can see."""
+    """A violation tells the reader which mistake of the adapter would look the same."""
     expected = DOUBTS[name]
     # A seed may meet another mistake of the same adapter first.
     if expected:
@@ -161,7 +161,7 @@ CACHED = [Step(1, ops.Alloc(2), Outcome(out.Slots((2, 3))))]
 def test_a_cache_of_blocks_is_told_what_its_adapter_does(
     steps: list[Step], law: str, looked: str, observed: str, words: str
 ) -> None:
-    """What an adapter of a block pool like vLLM's gets wrong has words of its own."""
+    """A typical mistake of an adapter of a block pool like vLLM's has words of its own."""
     header = Header("mine:Blocks", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
     expected = "0" if law == "R7" else ">= 1"
     violation = InvariantViolation(law, looked, expected=expected, observed=observed)
@@ -205,7 +205,7 @@ def test_a_dropped_namespace_is_named_where_the_program_has_one(
 
 @pytest.mark.parametrize(("observed", "is_said"), [("1", True), ("2", False)])
 def test_another_page_size_is_named_where_a_size_is_of_no_whole_pages(observed: str, is_said: bool) -> None:
-    """What is missing in whole pages was not held, or freed."""
+    """Slots that are missing in whole pages are no sign of another page size."""
     header = Header("mine:Cache", "prefix", {"page_size": 2, "pool": "token", "slots": 8}, ("pool",))
     violation = InvariantViolation("R7", "evictable_size", expected="0", observed=observed)
     assert ("knows nothing of" in find_doubt(History(header, HELD[:1]), violation)) is is_said

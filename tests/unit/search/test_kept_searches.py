@@ -1,4 +1,4 @@
-"""What a file keeps of searches: written and read to the last field, for the same task only."""
+"""Tests of searches in a file: written and read to the last field, for the same task only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def verify_plan(*adapters: str, **changes: Any) -> VerifyPlan:
 
 
 def told(found: Any) -> str:
-    """All that a result says, with what its violations are made of, and each Counter in its order."""
+    """Return the text of a result, with the arguments of its violations, and each Counter in its order."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, InvariantViolation):
@@ -173,7 +173,7 @@ def test_a_search_counts_for_the_same_task_only(tmp_path: Path, tiny: str, chang
 def test_a_search_counts_with_the_same_time_for_a_call_and_the_same_versions(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What hung may answer in a longer time; another Hypothesis plays other programs, which is told."""
+    """A search with another time for a call or another Hypothesis does not count; the latter is told."""
     name = f"{tiny}:TinyRows"
     kept_in(tmp_path / "kept", verify_plan(name)).keep(task_of(name), RESULT)
     later = kept_in(tmp_path / "kept", verify_plan(name, timeout=5.0))
@@ -187,7 +187,7 @@ def test_a_search_counts_with_the_same_time_for_a_call_and_the_same_versions(
 def test_a_search_of_a_strangers_cache_counts_until_its_source_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its adapter imports is part of it; other adapters' results stay."""
+    """A change of a module that an adapter imports ends its kept searches, and no other's."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "searched_cache.py").write_text("SIZE = 1\n", encoding="utf-8")
     (tmp_path / "searched_adapter.py").write_text("import searched_cache\n", encoding="utf-8")

@@ -25,7 +25,7 @@ from tests.unit.finding import DIRTY, ROWS
 
 
 def test_a_program_runs_and_gives_its_history(tiny: str) -> None:
-    """Every step has its outcome, whatever adapter runs it."""
+    """A program gives an outcome for every step, with any adapter that runs it."""
     for adapter in ("rows", f"{tiny}:TinyRows"):
         history = run_program(adapter, ROWS, DIRTY)
         assert [step.number for step in history.steps] == [1, 2, 3, 4]
@@ -355,7 +355,7 @@ def test_walks_from_inside_are_counted(history: History) -> None:
 
 
 def test_another_configuration_can_be_chosen(history: History, tiny: str) -> None:
-    """What fails in one may hold in another."""
+    """A program may be rerun with another configuration, in which it may hold."""
     result = rerun_history(history, f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 2})
     assert result.history.header.config == {"max_reqs": 1, "max_context_len": 2}
     assert result.violation is None

@@ -76,7 +76,7 @@ def test_a_release_that_was_yanked_is_left_out(
 
 
 def test_a_package_that_is_not_there_is_named(wheels: Path) -> None:
-    """With what pip says of it; what could be an option of pip's never reaches it."""
+    """A package that pip does not find is named with pip's message; a name like an option is refused."""
     with pytest.raises(
         UsageError, match=r"^no-such-rows: pip lists no releases: No matching .* no-such-rows$"
     ):
@@ -118,7 +118,7 @@ def test_a_release_is_unpacked_once(wheels: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_release_is_not_taken_for_one(wheels: Path, tmp_path: Path) -> None:
-    """An empty folder, as somebody may have left it, is filled; a file is nobody's to remove."""
+    """An empty folder in the place of a release is filled, and a file there is left and refused."""
     place = tmp_path / "packages" / "tiny-rows-1.9"
     place.mkdir(parents=True)
     assert (unpack("tiny-rows", "1.9", place.parent) / "tiny_rows.py").is_file()
@@ -230,7 +230,7 @@ def test_a_program_that_says_nothing_of_a_release_is_told(tmp_path: Path) -> Non
 
 
 def test_an_error_that_the_program_is_about_is_a_violation(tmp_path: Path) -> None:
-    """Where it was recorded, it is what was found, and no call of another release."""
+    """A recorded error is the violation of a program, not a call that another release lacks."""
     place = release_of("", tmp_path / "tiny-rows-1.9")
     steps = [*PROGRAM.steps[:2], replace(PROGRAM.steps[2], outcome=Outcome(Failed("AttributeError")))]
     row = Trial(History(PROGRAM.header, steps), ADAPTER, place).judge("1.9", 30.0)
@@ -306,7 +306,7 @@ def test_what_cannot_be_judged_is_passed_over() -> None:
 
 @pytest.mark.parametrize("verdicts", ["?" * 30 + "v" * 5 + "h" * 5, "v" * 5 + "h" * 5 + "?" * 30])
 def test_an_adapter_may_not_know_the_oldest_or_the_newest(verdicts: str) -> None:
-    """Those that it knows are found by halves, too."""
+    """Known releases are found by halves, though an adapter does not know the oldest or the newest."""
     bisection = searched(verdicts)
     assert [(it.was, it.now, it.between) for it in bisection.changes] == [("violated P2", "holds", ())]
     assert len(bisection.rows) < 15

@@ -133,7 +133,7 @@ def test_what_a_violation_kept_from_being_searched_says_so() -> None:
 
 
 def test_a_smaller_program_takes_the_place_of_the_one_that_was_found() -> None:
-    """It breaks the same law; one of another law is a finding of its own."""
+    """A smaller program of the same law replaces the found one; a program of another law is a new finding."""
     result = judge_adapter(SMOKE, [searched({}, broken("P2", 9))], (), [broken("P2", 4), broken("P1", 3)])
     assert [(finding.law, finding.step) for finding in result.findings] == [("P1", 3), ("P2", 4)]
     assert verdicts_of(result)["P1"] is Verdict.VIOLATED
@@ -237,7 +237,7 @@ def test_a_goal_that_one_adapter_never_reached_is_named() -> None:
 
 @pytest.mark.parametrize(("is_strict", "status"), [(False, 0), (True, 1)])
 def test_a_search_that_was_cut_short_fails_where_it_is_strict(is_strict: bool, status: int) -> None:
-    """What was tested holds; how many programs are missing is summed up over configurations and machines."""
+    """A search that was cut short holds, its missing programs are summed up, and a strict run fails."""
     one = searched({"P1": 3})
     cut = dataclasses.replace(one, config={"n": 2}, result=dataclasses.replace(one.result, missing=5))
     adapter = judge_adapter(SMOKE, [one, cut], [find_law("P1")])

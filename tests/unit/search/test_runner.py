@@ -123,7 +123,7 @@ def test_an_adapter_that_hangs_leaves_its_laws_unknown(tiny: str, jobs: int) -> 
 
 @pytest.mark.parametrize("name", ["CannotClose", "CannotCloseLate"])
 def test_an_adapter_that_cannot_be_closed_leaves_its_laws_unknown(tiny: str, name: str) -> None:
-    """As with whatever else it raises that is no outcome; late, with the program."""
+    """An adapter that cannot be closed leaves its laws unknown; a later failure comes with the program."""
     (adapter,) = verify(plan_of(f"{tiny}:{name}")).adapters
     assert adapter.verdict is Verdict.UNKNOWN
     assert adapter.problems[0].message.startswith("close raised ValueError: stuck (line ")
@@ -205,7 +205,7 @@ def test_a_profile_promises_programs_and_not_time(tiny: str) -> None:
 def test_a_search_that_is_cut_short_is_told(
     tiny: str, monkeypatch: pytest.MonkeyPatch, is_strict: bool, status: int
 ) -> None:
-    """What was tested holds all the same; only a strict run fails for it."""
+    """A search that is cut short holds as far as it was tested, and only a strict run fails."""
     for name in ("_PATIENCE", "_PATIENCE_LEAST"):
         monkeypatch.setattr(f"pymllm.search.tasks.{name}", 1e-9)
     law = ("P1",)
@@ -243,7 +243,7 @@ def test_a_number_of_programs_is_that_number(tiny: str, examples: int) -> None:
 
 
 def test_a_law_that_stays_untested_is_unknown(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that does nothing tests nothing, and nobody says that the laws hold."""
+    """A law that no step tested is unknown."""
     monkeypatch.setitem(registry.MACHINES, "rows", (MachineEntry(f"{tiny}:IdleMachine", 1.0),))
     for examples in (2, None):
         report = verify(plan_of(f"{tiny}:TinyRows", examples=examples))

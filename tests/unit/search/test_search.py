@@ -88,7 +88,7 @@ def test_what_is_played_does_not_follow_from_time(tiny: str, monkeypatch: pytest
 
 
 def test_a_violation_leaves_nothing_missing(tiny: str) -> None:
-    """Who has found what to look for has not been cut short."""
+    """A search that found a violation has no missing programs."""
     result = search(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=500, driven=9))
     assert result.found
     assert (result.programs < 509, result.missing) == (True, 0)
@@ -113,7 +113,7 @@ def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str)
 
 
 def test_shrinking_ends(tiny: str) -> None:
-    """What was found until then is kept."""
+    """A violation that is found before shrinking ends is kept."""
     result = search(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, shrinks=0))
     assert result.found[0].law == "P2"
     assert len(result.found[0].history) > 4
@@ -185,7 +185,7 @@ class Stumbling(RowMachine):
 
 
 def test_the_first_error_is_the_one_that_is_told(tiny: str) -> None:
-    """What goes wrong while a program is cleaned up is not the cause."""
+    """An error while a program is cleaned up does not hide the first error."""
     result = search(make_machine(Stumbling, f"{tiny}:TinyRows", dict(CONFIG)), PLAN)
     assert result.crash is not None
     assert result.crash.message.startswith(("ProgramError: step 1 gave 0", "KeyError: 'later'"))
@@ -296,7 +296,7 @@ def test_the_number_of_jobs_and_the_clock_promise_nothing() -> None:
 
 
 def test_a_search_is_cut_short_when_it_takes_many_times_as_long() -> None:
-    """However little it should take, it has ten seconds; a number of programs takes what it takes."""
+    """A search has ten seconds at least, and a given number of programs has no time limit."""
     plan = dataclasses.replace(VERIFY, profile=profile(1e6, 100.0))
     assert [task.plan.seconds for task in plan_searches([ROWS], plan)] == [800.0, 800.0]
     plan = dataclasses.replace(VERIFY, profile=profile(0.1, 100.0))
@@ -315,7 +315,7 @@ def test_many_configurations_share_what_twelve_would_take() -> None:
 
 
 def test_a_number_of_programs_and_the_seed_are_passed_on() -> None:
-    """What is found is left as it is for now."""
+    """The number of programs and the seed are passed on, and nothing is shrunk yet."""
     (task, _) = plan_searches([ROWS], dataclasses.replace(VERIFY, examples=7))
     assert (task.plan.examples, task.plan.seed, task.plan.steps, task.plan.shrinks) == (7, 3, CI.steps, 0)
 
@@ -370,7 +370,7 @@ def test_what_was_never_reached_is_searched_again_where_the_plan_is_strict() -> 
 
 
 def test_an_adapter_that_failed_is_not_searched_again() -> None:
-    """It has told what there is to tell."""
+    """An adapter that failed or crashed is not searched again."""
     finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)
     assert plan_targeted_runs([ROWS], searched(ROWS, finding), VERIFY) == []
     assert plan_targeted_runs([ROWS], searched(ROWS, crash=Crash("it died", None)), VERIFY) == []
@@ -401,7 +401,7 @@ def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:
 
 
 def test_no_machine_looks_for_what_another_has_just_met() -> None:
-    """Its turn comes only for what those before it left."""
+    """A machine is only asked for laws that earlier machines left untested."""
     cache = SmokeReport("cache", "prefix", (({"n": 1}, ENGINE),))
     tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id not in ("R1", "R10")), 1)
     untold = searched(cache, **tested)

@@ -199,7 +199,7 @@ def test_what_refers_to_a_step_goes_with_it() -> None:
 
 
 def test_what_names_a_later_step_makes_no_sense() -> None:
-    """It goes, too, so that what is left can be run."""
+    """A step that names a later step is removed, so that the rest can be run."""
     assert without([ops.Hash(2), ops.Match(Key((1,))), ops.Hash(2)], ()) == (
         ops.Match(Key((1,))),
         ops.Hash(1),
@@ -250,7 +250,7 @@ def test_only_what_is_smaller_is_played() -> None:
 
 
 def test_another_configuration_can_be_tried() -> None:
-    """What is not named stays."""
+    """An attempt with another configuration keeps the values that it does not name."""
     reduction = reduction_in(
         [ops.Evict(1)], lambda it: it.config["slots"] in (5, 3), {"slots": 5, "pages": 2}
     )
@@ -579,7 +579,7 @@ def test_a_pool_and_what_fills_it_get_smaller_together(key: str, size: int, page
 
 
 def test_each_number_of_a_pool_goes_down_as_far_as_it_can() -> None:
-    """What is no number stays."""
+    """Each number of a pool goes down as far as it can, and other values stay."""
     config = {"slots": 48, "window": None, "pool": "token", "caching": True, "track_slots": 3}
     reduction = reduction_in([ops.Alloc(1)], lambda it: int(it.config["slots"] or 0) >= 5, config)
     shrink_pools(reduction)
@@ -602,7 +602,7 @@ def test_a_pool_goes_down_page_by_page() -> None:
 
 
 def test_a_page_becomes_a_token() -> None:
-    """Keys, slots and what is counted in tokens with it; a track slot is one anyhow, and so is a number."""
+    """A page becomes a token: keys, slots and counts of tokens shrink; track slots and row numbers do not."""
     state = Span(2, 0, 1)
     operations = [
         *(

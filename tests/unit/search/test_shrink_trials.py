@@ -1,4 +1,4 @@
-"""What a shrinker may spend, what makes no sense before it is done, and trials of programs."""
+"""Tests of the bounds of a shrinker, of senseless programs, and of its trials of programs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _caught(module: str, error: Exception) -> Exception:
 
 
 def test_what_stops_a_candidate_is_counted_by_class() -> None:
-    """A pool that is too small for an engine, an adapter that cannot do what is asked."""
+    """A candidate that cannot be run is counted by its error's class, such as a pool too small."""
     budget = ShrinkBudget()
     for error in (AdapterError("odd", "hung"), AdapterError("odd", "broke"), UsageError("no")):
         budget.note_failure(_caught("pymllm.machines.examiner", error))
@@ -108,7 +108,7 @@ def test_what_stops_a_candidate_is_counted_by_class() -> None:
 
 
 def test_a_mistake_of_ours_is_told_with_its_place() -> None:
-    """What a driver or a judge did not mean to raise hides smaller programs: it is no misfit."""
+    """An unexpected error of a driver or a judge is told with its place and is no misfit."""
     budget = ShrinkBudget()
     for _ in range(2):
         budget.note_failure(_caught("pymllm.oracle.judge", AttributeError("no such thing")))
@@ -296,7 +296,7 @@ def test_no_program_is_begun_without_budget(tiny: str) -> None:
 
 @pytest.fixture
 def found(tiny: str) -> FoundViolation:
-    """What a machine found of rows that keep their entries: P2."""
+    """Return the violation of P2 that a machine found in rows that keep their entries."""
     return found_by(make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False))
 
 

@@ -178,13 +178,13 @@ def test_what_only_a_look_inside_shows_is_looked_at_inside(tiny: str) -> None:
 
 
 def test_it_ends(tiny: str) -> None:
-    """What was reached until then breaks the law all the same, and is numbered from 1."""
+    """A shrinker that runs out of plays returns a program that breaks the law, numbered from 1."""
     lengths = [len(shrink(found(f"{tiny}:KeepsEntries"), plays=plays).history) for plays in (0, 12, 100)]
     assert lengths[0] == len(LONG) > lengths[1] > lengths[2] == len(SHORT)
 
 
 def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
-    """An engine's finding, one of another law, and one whose adapter is gone."""
+    """A program that does not break the law again stays: of an engine, another law, a lost adapter."""
     original = found(f"{tiny}:KeepsEntries")
     for adapter, law in ((f"{tiny}:TinyRows", "P2"), (f"{tiny}:KeepsEntries", "E3"), ("gone", "P2")):
         history = History(Header(adapter, "rows", dict(ROWS)), original.history.steps)
@@ -193,14 +193,14 @@ def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
 
 
 def test_a_crash_on_the_way_is_no_shorter_program(tiny: str) -> None:
-    """What a program without some of its steps meets may be anything."""
+    """A crash of a shorter program does not count as the same violation."""
     short = shrink(found(f"{tiny}:KeepsEntriesAndBreaks"), plays=1000)
     assert short.violation.law == "P2"
     assert len(short.history) == len(SHORT) + 1
 
 
 def test_a_program_that_hangs_ends_it(tiny: str) -> None:
-    """What was reached until then is kept, and said to be unfinished: nobody waits for the next one."""
+    """A program that hangs ends the shrinking, and the smallest program so far is marked unfinished."""
     original = found(f"{tiny}:KeepsEntriesAndHangs")
     with time_limit(0.3):
         short = shrink(original, plays=1000)

@@ -148,7 +148,7 @@ def test_what_a_lost_shard_left_out_is_played_there(tiny: str, tmp_path: Path) -
 
 
 def test_a_shard_says_what_it_saw(tiny: str, tmp_path: Path) -> None:
-    """Each law that somebody broke once, and why something is unknown; the same when it is started again."""
+    """A shard tells each broken law once, and each problem, and a restart tells the same."""
     plan = plan_of(f"{tiny}:KeepsEntries", f"{tiny}:GivesUp", f"{tiny}:Refuses")
     document = play(plan, 1, tmp_path / "kept", count=1)
     assert [(it.name, it.law) for it in document.broken] == [(f"{tiny}:KeepsEntries", "P2")]
@@ -261,7 +261,7 @@ def test_a_shard_that_knows_nothing_has_nothing_to_tell(tiny: str, tmp_path: Pat
 
 
 def test_an_interrupt_leaves_what_was_known(tiny: str, tmp_path: Path) -> None:
-    """A whole run takes what is there, and makes nothing small any more that is not known."""
+    """An interrupted run keeps its results, and a whole run goes on from them."""
     plan = plan_of(*names_of(tiny))
     path = tmp_path / "kept"
     first = verify(plan, interrupt_at("searches", 3), kept_in(path, plan))

@@ -70,7 +70,7 @@ def test_a_campaign_that_played_nothing_knows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
-    """And ends with the ledger that it would have had, whatever line it was torn out of."""
+    """A campaign that was torn at any line goes on to the ledger that it would have had."""
     soak(PLAN, tmp_path / "whole")
     lines = (tmp_path / "whole" / FILE).read_text("utf-8").splitlines(keepends=True)
     for kept, torn in ((1, ""), (4, ""), (3, lines[3][:50])):
@@ -167,7 +167,7 @@ def test_a_campaign_may_stop_at_its_first_failure(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("cold_workers")
 def test_a_leak_of_an_adapter_shows_and_fails_where_that_is_asked_for(tiny: str, tmp_path: Path) -> None:
-    """What an implementation keeps beyond its end grows with the operations; ours is flat.
+    """A leaking implementation grows with the operations, and ours is flat.
 
     In processes as users get them: one that is forked from another still has its caches to fill. Ours plays
     longer, since those that fill in any case count less then.
@@ -258,7 +258,7 @@ def test_onlookers_see_the_totals(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Before anything was played it is the interrupt's; later the report has what there is."""
+    """An interrupt before any run is passed on, and a later one leaves a report of the runs so far."""
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt

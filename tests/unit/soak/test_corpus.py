@@ -43,7 +43,7 @@ def settle(*records: RunRecord, known: tuple[CorpusRun, ...] = ()) -> tuple[Corp
 
 
 def test_of_what_few_reach_the_shortest_run_is_kept() -> None:
-    """What many reach needs no corpus, and a run that failed is a finding."""
+    """The shortest run with rare goals is kept, not runs with common goals or a failure."""
     common = [reaching(number, 100, "often") for number in range(10, 20)]
     failed = replace(reaching(4, 1, "rare"), failure=Failure("P2", "held"))
     runs = [*common, reaching(1, 90, "rare", "often"), reaching(2, 80, "rare", "rarer"), failed]

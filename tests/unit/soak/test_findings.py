@@ -1,4 +1,4 @@
-"""What campaigns found: one entry for each law and small program, and which of them are news."""
+"""Tests of findings of campaigns: one entry for each law and small program, and the news among them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def row(**changes: object) -> FindingRow:
 
 
 def test_what_is_known_is_told_since_when_and_what_is_gone_is_kept() -> None:
-    """News first, then what showed again, then what did not."""
+    """New findings come first, then findings that showed again, then known ones that did not."""
     known = [row(first_seen="1", last_seen="1"), row(id="gone", first_seen="0", last_seen="1")]
     found = [row(), row(id="b", operations=9), row(id="not small, rows", operations=None)]
     compared = compare_findings(found, known)
@@ -101,7 +101,7 @@ def test_what_is_known_is_told_since_when_and_what_is_gone_is_kept() -> None:
 
 
 def test_where_nobody_made_programs_small_law_and_adapter_are_compared() -> None:
-    """Of what is found, or of what is known."""
+    """Without a small program, a found or known finding is compared by law and adapter."""
     bare = row(id="not small, rows", operations=None)
     assert not compare_findings([row(id="b")], [bare])[0].new
     assert not compare_findings([bare], [row()])[0].new

@@ -82,7 +82,7 @@ def test_a_run_has_no_fewer_than_none_of_anything(name: str) -> None:
 
 
 def test_a_run_is_named_by_what_it_follows_from() -> None:
-    """Neither its number nor what was measured tells it apart."""
+    """The key of a run depends on its task, not on its number or its measures."""
     same = replace(RECORD, number=8, seconds=9.0, audited={}, memory=Memory())
     assert (same.key, same.played) == (RECORD.key, RECORD.played)
     assert replace(RECORD, seed=10).key != RECORD.key
@@ -214,6 +214,6 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path, text: str, why: str) -> No
 
 
 def test_runs_without_a_campaign_are_refused(tmp_path: Path) -> None:
-    """Nobody knows what they were to reach."""
+    """A ledger without the header of a campaign is refused."""
     with pytest.raises(TraceError, match="begins with the header"):
         list(read_ledger(write(tmp_path / "ledger.jsonl", RECORD)))

@@ -1,4 +1,4 @@
-"""One run, its clocks, its program made small, and what the process holds afterwards."""
+"""Tests of one run: its clocks, its program made small, and the memory that the process holds after it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_parts_are_told_apart_and_make_the_whole(monkeypatch: pytest.MonkeyPatch
 
 
 def test_operations_of_the_end_are_not_counted_twice() -> None:
-    """What an end takes beside its operations is at least nothing, and shares are at most the whole."""
+    """The time of an end beside its operations is at least zero, and shares add up to at most the whole."""
     clocks = Clocks()
     examiner = Examiner(make_adapter("rows"))
     with clocks.part("again"):
@@ -109,7 +109,7 @@ def test_another_seed_is_another_run() -> None:
 
 
 def test_a_longer_run_begins_like_a_shorter_one() -> None:
-    """What failed at a step fails at that step however far the run was to go."""
+    """A run that fails at a step fails there with any length."""
     asked = task("faulty-dirty-rows", seed=2, limit=2000, known=frozenset({"P2"}))
     failed = play_run(asked).record
     assert failed.failure is not None
@@ -177,7 +177,7 @@ def test_an_interrupt_passes_and_leaves_the_collector_on(monkeypatch: pytest.Mon
 
 
 def test_the_collector_stays_off_where_it_is() -> None:
-    """Who does without it does so after a run, too."""
+    """A collector that was off before a run is off after it."""
     gc.disable()
     try:
         play_run(task(limit=20))

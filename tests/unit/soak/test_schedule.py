@@ -33,7 +33,7 @@ from pymllm.soak.swarm import PHASES, ROLES, Roles, Swarm, roles_of
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_every_own_adapter_can_be_built_in_every_size(entry: AdapterEntry) -> None:
-    """What the table grows is a configuration, and a larger one."""
+    """A configuration that the table grows has the same keys and can be built."""
     adapter = load_adapter(entry)
     for config in adapter.CONFIGURATIONS:
         for size in SIZES:

@@ -64,7 +64,7 @@ def test_shards_have_each_run_of_the_campaign_once_and_equally_much(folders: lis
 
 
 def test_a_shard_that_is_started_again_goes_on(folders: list[Path], tmp_path: Path) -> None:
-    """By the same words or as one that is resumed, whatever line its ledger was torn out of."""
+    """A shard that is started again goes on, by the same words or by resuming, from any torn ledger."""
     lines = (folders[2] / FILE).read_text("utf-8").splitlines(keepends=True)
     for kept, torn in ((0, ""), (0, lines[0][:30]), (1, ""), (3, lines[3][:50])):
         folder = tmp_path / f"{kept}{len(torn)}"
@@ -82,7 +82,7 @@ def test_a_shard_that_is_started_again_goes_on(folders: list[Path], tmp_path: Pa
 def test_a_shard_goes_on_with_other_packages_but_not_with_another_campaign(
     folders: list[Path], tmp_path: Path
 ) -> None:
-    """What would be mixed up is left as it is."""
+    """A shard goes on with other packages, and leaves a folder of another campaign as it is."""
     header, records = load_campaign(folders[1])
     with Ledger(tmp_path / FILE) as ledger:
         ledger.add(structs.replace(header, versions={"python": "3"}))

@@ -1,4 +1,4 @@
-"""What a campaign came to, and whether memory grew."""
+"""Tests of the sums of a campaign, and of the growth of its memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_few_samples_say_nothing() -> None:
 
 
 def test_several_processes_are_looked_at_each_by_itself() -> None:
-    """What one holds more than another is no growth."""
+    """The level of one process above another is no growth."""
     many = drift(150 * MIB, MIB, 20, 4)
     assert (many.processes, many.samples) == (4, 60)
     assert many.verdict is DriftVerdict.GROWS
@@ -127,7 +127,7 @@ def test_a_leak_is_seen_through_what_runs_leave_behind() -> None:
 
 
 def test_what_cannot_be_asked_is_no_measure() -> None:
-    """A library that does not say what it handed out."""
+    """A number that the library does not give is no measure."""
     course = MemoryCourse()
     for at in range(30):
         course.add(Memory("p", 10_000 * at, 5 * MIB, 5 * MIB, 100))
@@ -180,7 +180,7 @@ def test_what_is_expected_and_was_not_met_is_named() -> None:
 
 
 def test_an_engines_life_is_expected_where_one_is_driven() -> None:
-    """And nothing that only its capabilities would allow elsewhere, nor what only another machine plays."""
+    """A driven place expects goals of an engine's life, and no goals that only other machines reach."""
     config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
     plain = Place("radix", "prefix", config, "PrefixMachine", "tiny", ("engine", "pool"))
     driven = replace(plain, machine="LifecycleMachine")
@@ -204,7 +204,7 @@ def test_failures_are_counted_by_law_with_the_first() -> None:
 
 @pytest.mark.parametrize("kind", ["slots", "prefix"])
 def test_each_kind_has_its_own_goals(kind: str) -> None:
-    """What nobody expects is not missed."""
+    """Goals are expected at a place of each kind."""
     config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "pages": 12}
     place = Place("x", kind, config, "SomeMachine", "tiny", ("pool",))
     assert expected_at(place)

@@ -55,7 +55,7 @@ def test_the_formats_of_options_are_those_that_there_are() -> None:
 
 @pytest.mark.parametrize("path", sorted(SMALL.iterdir()), ids=lambda path: path.name)
 def test_a_file_tells_its_format(path: Path) -> None:
-    """By its first line, whatever it is called."""
+    """A file is known by its first line, not by its name."""
     opened = open_trace(path)
     opened.close()
     assert opened.format == path.stem.removesuffix("-sessions")
@@ -218,7 +218,7 @@ def test_kvsim_has_ids_of_any_kind_and_sizes_of_its_own() -> None:
 
 
 def test_ours_has_every_field() -> None:
-    """What is written there is what a request has."""
+    """Each field of a line in our format becomes a field of a request."""
     first, second, third = read(SMALL / "pymllm.jsonl")
     assert first == Request(0, 0.0, 20, 5, (0, 1), 16, session=0)
     assert second == Request(1, 900.0, 33, 5, (0, 1, 2), 16, "a", 0, (0,), 250.0, "chat")
@@ -500,7 +500,7 @@ def test_numbers_and_requests_have_an_end(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("seed", range(10))
 def test_our_own_form_loses_nothing(tmp_path: Path, seed: int) -> None:
-    """What is written is read back, but for numbers by first appearance; every line keeps to the schema."""
+    """A trace in our form is read back equal, but for renumbering, and each line keeps to the schema."""
     path = tmp_path / "it.jsonl"
     made = random_trace(seed, namespaces=(None, "a", 3))
     path.write_bytes(b"".join(written_lines(made, "pymllm")))

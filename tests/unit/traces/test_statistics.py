@@ -1,4 +1,4 @@
-"""What a trace is like, against the slow way of counting it."""
+"""Tests of the statistics of a trace, against the slow way of counting them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_depths_and_percentiles_are_counted_exactly() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_facts_add_up(seed: int) -> None:
-    """What is told in parts comes to what is told as a whole."""
+    """Facts in parts add up to the facts of the whole trace."""
     requests = renumbered(random_trace(seed, namespaces=(None, "a", "b")))
     facts = facts_of(statistics_of(requests))
     assert sum(row.tokens for row in facts.by_depth) == facts.prompt_tokens

@@ -23,7 +23,7 @@ RAISES = ("locks raise", "builds raise")
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A runner, the file of its example, how it is built, and what a fault changes of the example."""
+    """A runner, the file of its example, its build command, and the edits of its faults."""
 
     source: Path
     example: Path

@@ -1,4 +1,4 @@
-"""Who can play which vectors: by claims and by pages, and what the vectors for few claims show."""
+"""Tests of the vectors that an adapter plays: by claims and by pages, and their use for few claims."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def vector(needs: tuple[str, ...] = ("pool",), **config: Any) -> Vector:
     ],
 )
 def test_a_vector_is_for_who_claims_what_it_needs(made: Vector, claims: str) -> None:
-    """And for nobody who lacks one of these claims, whether a need or the configuration asks for it."""
+    """A vector is played with all claims that its needs or its configuration ask for, and only then."""
     whole = frozenset(claims.split())
     assert Claimant("prefix", whole).plays("prefix", made)
     assert not Claimant("slots", whole).plays("prefix", made)
@@ -52,7 +52,7 @@ def test_a_vector_is_for_who_claims_what_it_needs(made: Vector, claims: str) -> 
 
 
 def test_pages_of_one_token_are_no_pages() -> None:
-    """Who has one size is asked for no vector of the other; who names none has both."""
+    """An adapter with one page size plays no vectors of the other; without a page size it plays both."""
     one, several = vector(), vector(page_size=4)
     assert [PLAIN.plays("prefix", it) for it in (one, several)] == [True, False]
     paged = Claimant("prefix", PLAIN.claims, 8)

@@ -1,4 +1,4 @@
-"""What is expected of a step, asked of the judge: what a law determines, and no more."""
+"""Tests of the expected answer of a step, asked of the judge: the parts that a law determines, no more."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_number_that_may_be_one_of_few_is_none_else() -> None:
 
 
 def test_how_often_a_pool_is_called_is_counted_where_the_law_says_so() -> None:
-    """By who claims the order of its calls; for all others it is the slots that count."""
+    """Calls of a pool are counted for a claim of their order, and otherwise slots are compared."""
     program = (Alloc(4), Insert(Key((1, 2, 3, 4)), (Span(1, 0, 4),)), Match(Key((1, 2))), Evict(4))
     claims = ("call_order", "faults", "pool")
     counted = _expect("radix", "prefix", "X2", claims, RADIX, *program).steps[-1].expect

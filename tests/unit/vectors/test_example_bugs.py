@@ -115,7 +115,7 @@ def failed(module: Any, vectors: list[dict[str, Any]]) -> list[str]:
 
 
 def test_the_example_itself_fails_nothing() -> None:
-    """So that what fails below does so for its bug."""
+    """The example itself fails no vector, so that a failure below comes from its bug."""
     assert failed(example(), VECTORS) == []
 
 

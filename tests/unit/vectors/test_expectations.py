@@ -1,4 +1,4 @@
-"""How an answer is compared with what a vector expects, rule by rule; the runner does the same."""
+"""Tests of the comparison of an answer with a vector, rule by rule; the runner does the same."""
 
 from __future__ import annotations
 

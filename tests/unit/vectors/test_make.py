@@ -22,7 +22,7 @@ def vector(id: str, needs: tuple[str, ...], steps: int = 1) -> Vector:
 
 
 def test_of_each_fault_the_killer_with_the_fewest_needs_and_steps_is_kept() -> None:
-    """What kills nothing goes, and so does what others do better."""
+    """A vector that kills no fault is dropped, and so is a vector that a better one replaces."""
     best, long, needy, idle = vector("a", ()), vector("b", (), 2), vector("c", ("pool",)), vector("d", ())
     kills = {"a": {"B1"}, "b": {"B1"}, "c": {"B1", "B2"}, "d": set()}
     made = choose(
@@ -71,7 +71,7 @@ def test_nobody_looks_for_a_fault_of_the_engine() -> None:
 
 
 def test_a_search_ends_with_its_time(tmp_path: Path) -> None:
-    """What it has not looked for is told."""
+    """A search that runs out of time tells the faults that it has not looked for."""
     made = make_vectors(tmp_path, is_search=True, seconds=0.0)
     assert made.vectors == {}
     assert made.unsearched == tuple(it.id for it in own_cabinet())

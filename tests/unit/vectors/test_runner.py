@@ -261,7 +261,7 @@ def test_a_list_may_begin_with_empty_lines(make: Make, tmp_path: Path) -> None:
 
 
 def test_all_say_the_same_of_vectors_that_demand_something_else(make: Make, tmp_path: Path) -> None:
-    """Expectations of what the example plays, with another number, less of a list, or one of the forms."""
+    """All runners report the same of vectors with a changed number, a shortened list, or another form."""
     header, *vectors = read()
     spoiled = [
         {**bent, "id": f"{vector['id']}-{number}"}

@@ -103,7 +103,7 @@ def test_a_head_that_is_lost_loses_no_result(tmp_path: Path, path: Path) -> None
 
 
 def test_a_file_of_an_older_version_is_read(path: Path) -> None:
-    """It has no heads, and each line says what its work is and what took part."""
+    """A file of an older version, without heads and with the task on each line, is read."""
     kept_in(path).keep(2, 4)
     head, line = (json.loads(line) for line in path.read_text("utf-8").splitlines())
     old = {"key": line["key"], "work": "squares", "task": "of 2", "made_with": head["made_with"], "result": 4}
@@ -159,7 +159,7 @@ def test_what_was_made_with_something_else_does_not_count(
 
 @pytest.mark.parametrize("broken", ['{"key": "half', "[]", '{"key": "x"}'])
 def test_a_line_that_was_not_finished_is_passed_over(path: Path, broken: str) -> None:
-    """Whoever died while it was written has it to do again; what is written next is a line of its own."""
+    """An unfinished line is passed over, its task is done again, and the new result has a line of its own."""
     path.write_text(broken, encoding="utf-8")
     kept = kept_in(path)
     assert kept.find(2) is None

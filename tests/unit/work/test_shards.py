@@ -24,7 +24,7 @@ def test_shards_are_disjoint_complete_and_balanced(weights: list[int], count: in
 
 
 def test_a_list_without_end_is_dealt_out_as_it_comes() -> None:
-    """Nobody waits for an end that there is not; equal items go round."""
+    """An endless list is dealt out as its items come, and equal items go round."""
     endless = iter(range(10**18))
     kept = Shard(2, 3).keep(endless)
     assert [next(kept) for _ in range(3)] == [1, 4, 7]

@@ -49,7 +49,7 @@ def talk(item: int) -> None:
 
 
 def hang(how: str) -> str:
-    """Make a call that never ends, and answer with what is said of it."""
+    """Make a call that never ends, and return the message of its timeout."""
 
     def spin() -> None:
         while True:
@@ -200,7 +200,7 @@ def test_a_stream_takes_items_only_when_somebody_is_free(jobs: int, monkeypatch:
 
 
 def test_a_stream_ends_with_its_items_or_with_an_interrupt() -> None:
-    """What was answered before stays."""
+    """A stream ends with its items or with an interrupt, and earlier answers stay."""
     with Workers(2) as workers:
         answers = dict(workers.stream(work, [4, -1, 5]))
     assert isinstance(answers.pop(-1), Lost)
@@ -217,7 +217,7 @@ def test_a_stream_ends_with_its_items_or_with_an_interrupt() -> None:
 
 
 def test_a_function_may_tell_something_before_its_answer() -> None:
-    """To whoever listens; where nobody does, and here, where nobody waits, it is dropped."""
+    """A message of a function before its answer reaches the listener, if there is a listener."""
     heard: list[int] = []
     assert ask(count_down, 3, hear=heard.append) == "done"
     assert heard == [3, 2, 1]
@@ -244,7 +244,7 @@ class Odd:
 
 
 class OddError(Exception):
-    """Cannot be made from what it keeps as its arguments."""
+    """An error that cannot be made anew from its arguments."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one + two)
@@ -423,7 +423,7 @@ def test_a_copy_of_the_process_gives_no_answer(worker: WorkerProcess) -> None:
 
 
 def test_an_interrupt_that_is_nobody_elses_is_not_heard(worker: WorkerProcess) -> None:
-    """And one without standard output goes on; it knows what it is, and this process is none."""
+    """A worker hears no interrupt, goes on without standard output, and knows that it is a worker."""
     assert answers_of(worker, "deaf", "a") == [True, "a"]
     assert not is_worker()
 

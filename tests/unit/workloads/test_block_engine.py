@@ -260,7 +260,7 @@ class RefusesAll(MeasuredContext):
 
 
 class NeverGrows(MeasuredContext):
-    """Has no block for anybody who decodes."""
+    """A context without a block for requests that decode."""
 
     def begin_step(self) -> ForwardBatch:
         if self.batch_dimensions.decode_req_count:

@@ -1,4 +1,4 @@
-"""A measured context counts what it evicts, and its calls are timed for whoever asked, and looked after."""
+"""Tests of a measured context: it counts evictions, and its calls are timed and watched."""
 
 from __future__ import annotations
 

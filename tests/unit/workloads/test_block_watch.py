@@ -1,4 +1,4 @@
-"""A watch writes what a model would, reads what a request would, and notices any other content or state."""
+"""Tests of a watch that writes and reads as a model would, and notices any other content or state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bench:
 
     @property
     def model(self) -> BlockRecurrent:
-        """What the watch has where contents are checked."""
+        """Return the model of a watch that checks contents."""
         assert self.watch.recurrent is not None
         return self.watch.recurrent
 
@@ -46,7 +46,7 @@ class Bench:
         return self.add(request), self.context.begin_step()
 
     def compute(self, batch: ForwardBatch | None = None) -> list[Snapshot]:
-        """Run a step up to its commit, and return what it leaves."""
+        """Run a step up to its commit, and return the snapshots that it leaves."""
         batch = batch or self.context.begin_step()
         left = snapshots_of(batch, 4)
         self.watch.compute(batch, left)

@@ -248,7 +248,7 @@ class HidesAdoption(RadixCache):
 
 
 class ForgetsDuplicates(RadixCache):
-    """Claims to have adopted duplicates, so that nobody gives them back."""
+    """A cache that claims to have adopted duplicates, so that no caller gives them back."""
 
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
         found = super().insert(key, value, **kwargs)

@@ -1,4 +1,4 @@
-"""The simulated models write what a cold run writes, exactly, and notice whatever else is read."""
+"""Tests of simulated models, which write as a cold run does, exactly, and notice any other content."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Script = Callable[..., Any]
 
 
 def started(memory: EngineMemory, request: Request, tokens: int) -> LiveRequest:
-    """Admit a request and give it slots for its first tokens beyond what is cached."""
+    """Admit a request and give it slots for its first tokens that are not cached."""
     live = LiveRequest(request, place=request.request_id)
     assert memory.take_row(live, memory.match_and_hold(live))
     slots = memory.extend(live, tokens)

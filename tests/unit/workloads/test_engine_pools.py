@@ -46,7 +46,7 @@ def test_cache_of_states_has_no_window() -> None:
 
 
 def test_blocks_have_sizes_of_their_own() -> None:
-    """What paused requests may keep is whole blocks of the pool; no other cache has any of it."""
+    """Paused requests may keep whole blocks of the pool, and other caches have no such options."""
     config = EngineConfig(cache="blocks", page_size=16, capacity=1000, max_running=8).rounded()
     assert (config.track_slots, config.mamba_chunk_size, config.eviction_policy) == (32, 128, "lru")
     assert config.paused_capacity == 240

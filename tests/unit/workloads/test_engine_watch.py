@@ -234,7 +234,7 @@ CHECKED = {"capacity": 64, "max_running": 3, "chunk_tokens": 16, "content_check"
 
 
 class Diary:
-    """Writes down who was told what, and what could still be seen then."""
+    """A diary of a run: each event with its request, and the row that the request had then."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Event, int]] = []

@@ -39,7 +39,7 @@ def test_extending_fills_the_partial_block_first() -> None:
 
 
 def test_two_extensions_part_at_the_end_of_the_block() -> None:
-    """What two branches add is new to both, but for the rest of a partial block."""
+    """Two extensions of a text share its blocks alone, the rest of a partial block included."""
     writer = PromptWriter("test", 0, block_tokens=4)
     trunk = writer.extend(EMPTY_TEXT, 6)
     left, right = writer.extend(trunk, 8), writer.extend(trunk, 8)

@@ -67,7 +67,7 @@ def test_a_cache_behind_a_program_does_what_a_cache_does(cache: ProcessAdapter) 
 
 
 def test_many_at_once_answer_as_one_by_one(cache: ProcessAdapter) -> None:
-    """Whatever waits for whose numbers; more than a batch has."""
+    """Steps in batches are answered as single steps are, though they need numbers of each other."""
     program = list(PROGRAM)
     source = random.Random(1)
     while len(program) < 400:

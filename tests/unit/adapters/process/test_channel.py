@@ -110,7 +110,7 @@ def test_a_flood_of_standard_error_stops_nobody(tiny_program: Callable[..., str]
 
 
 def test_a_flood_without_an_answer_ends_at_the_limit() -> None:
-    """What it writes elsewhere is no sign of an answer."""
+    """A flood of text on standard error does not prolong the wait for an answer."""
     program = "import os\nwhile True: os.write(2, b'water' * 1000)"
     with running(shlex.join([sys.executable, "-S", "-c", program])) as channel:
         channel.send([HELLO])
@@ -147,7 +147,7 @@ def test_a_farewell_waits_for_the_end(
 
 
 def test_a_farewell_to_who_does_not_listen_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit into the pipe is not waited for."""
+    """A farewell that does not fit into the pipe is dropped, and the program is ended."""
     monkeypatch.setattr("pymllm.adapters.process.channel._FAREWELL", 0.1)
     with running("sleep 60") as channel:
         channel.send([b"x" * 2**18 + b"\n"])

@@ -55,7 +55,7 @@ def test_one_number_is_exactly_one() -> None:
 
 @pytest.fixture(scope="module")
 def histories() -> list[History]:
-    """What machines of every kind do with an adapter of ours."""
+    """Return a history of each adapter of ours, played by its machine."""
     found = []
     for entry in OWN:
         adapter = load_adapter(entry)
@@ -97,7 +97,7 @@ def test_a_message_survives_the_line(text: str) -> None:
 
 
 def test_fields_stand_in_their_order() -> None:
-    """What a reader wants to see first comes first."""
+    """The fields of a line stand in their given order."""
     assert make_line({"say": "a", "b": (1, 2), "a": None}) == b'{"say":"a","b":[1,2],"a":null}\n'
 
 

@@ -1,4 +1,4 @@
-"""What plays shards, opened by its name; what is missing is one line."""
+"""Tests of engines, which play shards: each is opened by its name; a missing package is one line."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_an_engine_that_no_longer_answers_has_the_workers_that_it_had() -> None:
 
 
 def test_a_broken_executor_is_replaced_if_another_can_be_had() -> None:
-    """Else it stays, and refuses what it is given."""
+    """A broken executor is replaced if another can be made, and otherwise stays."""
     made: list[Any] = [FakeExecutor(), FakeExecutor()]
     first, second = made
     engine = Engine(lambda: made.pop(0))

@@ -60,7 +60,7 @@ def test_what_came_back_is_kept_and_not_sent_out_again(path: Path, tmp_path: Pat
 
 
 def test_a_shard_that_left_something_out_is_sent_out_again(path: Path, tmp_path: Path) -> None:
-    """What it did is kept all the same."""
+    """A shard with a task left out is sent out again, and its results are kept."""
     left = {"done": 1, "tasks": 2, "broken": []}
     reason = KeptShards(path, WORDS, "a").keep(
         shard(2, squares_of(tmp_path / "node", 2), left), 3, Progress(3)
@@ -86,7 +86,7 @@ def test_a_work_is_cut_as_it_was_before(path: Path) -> None:
 
 
 def test_a_task_is_the_command_and_has_a_name_of_its_own(path: Path) -> None:
-    """The same in each process, so that a second attempt finds what the first has done on its node."""
+    """A task has the same name in each process, so that a second attempt finds the first one's results."""
     kept = KeptShards(path, WORDS, "a")
     (task,) = kept.tasks(1, ("--jobs", "2"), "known", path.with_name("stop"))
     assert (task.words, task.number, task.count) == ((*WORDS, "--jobs", "2"), 1, 1)

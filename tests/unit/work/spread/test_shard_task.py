@@ -71,7 +71,7 @@ def test_what_a_shard_wrote_comes_back_and_nothing_stays(scripted: Scripted, her
 
 
 def test_programs_beyond_the_bound_are_counted(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What travels is bounded, whatever a shard finds."""
+    """The programs that a shard sends back are bounded in size, and the rest is counted."""
     monkeypatch.setattr(shard_task, "PROGRAMS_LIMIT", 25)
     scripted(
         """
@@ -144,7 +144,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(scripted: Scripted, here:
 
 
 def test_a_sign_to_stop_ends_a_shard(scripted: Scripted, here: Path) -> None:
-    """It is asked to, so that it may end in order, and what it has played stays."""
+    """A sign to stop asks a shard to end in order, and its results so far stay."""
     (here / "stop").touch()
     scripted(
         """
@@ -178,7 +178,7 @@ def test_one_that_does_not_stop_is_killed(
 def test_an_interrupt_leaves_no_process(
     scripted: Scripted, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever cancels a task raises in it; the shard is ended before that goes on."""
+    """A cancelled task ends its shard before the interrupt goes on."""
 
     def look(path: str) -> bool:
         if path != "stop":
@@ -196,7 +196,7 @@ def test_an_interrupt_leaves_no_process(
 
 
 def test_the_command_is_a_shard_of_pymllm(tmp_path: Path) -> None:
-    """With what is known to differ and a corpus as files there; its interpreter finds the same modules."""
+    """A shard's command has known deviations and a corpus as files, and finds the same modules."""
     words = shard_task._command(replace(TASK, known="[[deviation]]", corpus="{}"), tmp_path)
     assert words[:2] == [sys.executable, "-c"]
     assert repr(sys.path) in words[2]

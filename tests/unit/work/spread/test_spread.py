@@ -248,7 +248,7 @@ def test_a_shard_that_the_engine_cancels_is_tried_again() -> None:
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_failure_stops_what_has_not_begun_if_asked(stops: bool) -> None:
-    """What has begun is waited for; what the engine still has in its queue is cancelled."""
+    """After a failure the shards that run are waited for, and the shards that still queue are cancelled."""
     fake = FakeExecutor({1: [None], 2: [None], 3: [None]})
 
     def show(it: Progress) -> None:

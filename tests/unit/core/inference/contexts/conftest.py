@@ -16,7 +16,7 @@ LAYERS, CONV, SSM = 2, (3,), (2, 2)
 
 
 class PlainContext(SimpleNamespace):
-    """What a context must offer and nothing else; every block is allocated, so that any may have a state."""
+    """A context with the required parts alone; every block is allocated, so that any may have a state."""
 
     kv_block_allocator: Any
     slots: MambaSlotAllocator

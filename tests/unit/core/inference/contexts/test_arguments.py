@@ -1,4 +1,4 @@
-"""What a call accepts, means by its defaults, and says of itself."""
+"""Tests of arguments of calls: the accepted values, the documented defaults, and the text of objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvicti
 
 
 def test_host_memory_is_seen_not_copied() -> None:
-    """What a context changes is seen at the next look."""
+    """A change of the tensor is seen in the array, which is no copy."""
     tensor = torch.arange(3, dtype=torch.int32)
     view = host_array(tensor)
     tensor[0] = 7

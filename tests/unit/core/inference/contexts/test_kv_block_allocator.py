@@ -18,7 +18,7 @@ LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF
 
 
 class Watched(KVBlockAllocator):
-    """An allocator with a clock of its own and a record of what its observer was told."""
+    """An allocator with a clock of its own and a record of the calls of its observer."""
 
     def __init__(self, pool_size: int = 9, **options: Any) -> None:
         super().__init__(SimpleNamespace(prefix_cache_lru_clock=0), pool_size, **options)

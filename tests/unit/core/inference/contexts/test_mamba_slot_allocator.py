@@ -1,4 +1,4 @@
-"""What the requests of a step leave for the cache: offsets, commit, and starting anew."""
+"""Tests of the states that the requests of a step leave: offsets, commit, and starting anew."""
 
 from __future__ import annotations
 

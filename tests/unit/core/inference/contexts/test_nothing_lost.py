@@ -36,7 +36,7 @@ def _watched() -> Iterator[None]:
 
 
 class Entry(NamedTuple):
-    """A call on something that was prepared, and what a failure in it may leave."""
+    """A call on a prepared subject, and the traces that its failure may leave."""
 
     name: str
     make: Callable[[], Any]

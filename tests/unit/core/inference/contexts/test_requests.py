@@ -1,4 +1,4 @@
-"""What a context knows of a request, its row, and what it computes in a step."""
+"""Tests of a request in a context: its prompt, its row, and the tokens that a step computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server has set as torch's default device and dtype changes nothing in a block context."""
+"""Tests of a block context under other default devices and dtypes of torch, which change nothing."""
 
 from __future__ import annotations
 
