@@ -360,7 +360,7 @@ _Key: TypeAlias = tuple[str, int, tuple[str, ...]]
 
 
 def _key_of(code: CodeType) -> _Key:
-    """Tell a function by its name, its line, and what it uses of the functions around it."""
+    """Return the key of a function: its name, its line, and its variables of enclosing functions."""
     return code.co_qualname, code.co_firstlineno, code.co_freevars
 
 

@@ -58,7 +58,7 @@ def _not_counting() -> Iterator[None]:
 
 
 class _Far(torch.Tensor):
-    """A tensor that is there; what it has is ``near``."""
+    """A tensor of the far device, whose data is in ``near``."""
 
     near: torch.Tensor
 

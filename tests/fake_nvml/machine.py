@@ -45,7 +45,7 @@ class FakeNvml:
         return folder
 
     def environment(self, folder: Path, **state: object) -> dict[str, str]:
-        """What a process needs to find the library in ``folder``, on a machine in this state."""
+        """Return the environment in which a process finds the library in ``folder``, on a machine so set."""
         path = self.folder / f"state-{os.urandom(4).hex()}"
         write_state(path, state)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}

@@ -1,4 +1,4 @@
-"""What becomes of each wrong implementation when Hypothesis plays programs on it, as measured."""
+"""The measured results of wrong implementations on which Hypothesis plays programs."""
 
 from __future__ import annotations
 

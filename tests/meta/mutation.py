@@ -85,7 +85,7 @@ class Mutant(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How many of a sample were noticed, and who was not: with a reason, or without one."""
+    """The number of noticed mutants of a sample, and the unnoticed mutants, with and without a reason."""
 
     killed: int
     explained: tuple[Mutant, ...]
@@ -98,7 +98,7 @@ class Score(NamedTuple):
 
 
 def explain() -> dict[Mutant, str]:
-    """Read the reasons of those that nobody can kill."""
+    """Read the reasons of the mutants that no test can kill."""
     rows = json.loads(EXPLAINED.read_text(encoding="utf-8"))
     return {Mutant(row["function"], row["old"], row["new"]): row["reason"] for row in rows}
 
@@ -131,12 +131,12 @@ def _code_of(function: str) -> str:
 
 
 def sample(names: Sequence[str], seed: str, count: int) -> list[str]:
-    """Draw mutants; those of a function stay drawn while others change, so that what was learned is kept."""
+    """Draw mutants so that those of a function, and their known results, stay while other mutants change."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())[:count]
 
 
 def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
-    """Sum up what became of a sample of changes; by their names, who has noticed, or nothing."""
+    """Sum up the results of a sample of changes; ``noticed`` has the noticing test of each, or nothing."""
     reasons = explain()
     found = [Mutant(it.function, it.old, it.new) for name, it in changes.items() if not noticed[name]]
     explained = tuple(mutant for mutant in found if reason_of(mutant, reasons) is not None)

@@ -50,7 +50,7 @@ class Box:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What mutmut leaves behind."""
+    """Make a folder as mutmut leaves it behind."""
     for place, text in (("src", SOURCE), ("mutants/src", MUTATED)):
         path = tmp_path / place / "pack" / "halves.py"
         path.parent.mkdir(parents=True)
@@ -238,7 +238,7 @@ print(json.dumps(results.lines))
 
 
 def test_tests_meet_the_change_however_its_module_comes(tmp_path: Path) -> None:
-    """A test may import it, from a package that is a plugin of pytest, too; whatever the change is.
+    """A test meets each change however it imports the module, also from a package that is a plugin of pytest.
 
     Each has one result: that nobody noticed it so far is none, where it is tried again.
     """
@@ -297,7 +297,7 @@ def test_reach_is_kept_for_the_same_sources(tmp_path: Path) -> None:
 
 
 def test_sources_are_told_apart(tmp_path: Path) -> None:
-    """Files of tests each, all others together; by what they are called and what is in them."""
+    """Each file of tests is stamped alone and all other files together, by their names and contents."""
     for name in ("src/a.py", "tests/unit/test_a.py", "tests/unit/helper.py", "tests/conftest.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
@@ -370,7 +370,7 @@ def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
 
 
 def test_a_reason_of_code_that_was_rewritten_is_stale() -> None:
-    """And one of a function that is gone; what is there is none."""
+    """A reason is stale if its code was rewritten or its function is gone, and not if its code is there."""
     here = mutation.Mutant("pymllm.text_file.cut", "return", "")
     rewritten = mutation.Mutant("pymllm.text_file.cut", "return nothing of it", "")
     gone = mutation.Mutant("pymllm.text_file.Cutter.cut", "return", "")

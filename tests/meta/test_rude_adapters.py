@@ -35,7 +35,7 @@ NOISES = ("Prints", "Writes", "Silent", "Registers", "Signals")
 
 
 class Typed(NamedTuple):
-    """What came of a command."""
+    """The result of a command."""
 
     returncode: int
     stdout: str

@@ -1,4 +1,4 @@
-"""Files that somebody spoiled, through every command that reads one: an error of one line, or a verdict."""
+"""Spoiled files, through every command that reads a file: an error of one line, or a verdict."""
 
 from __future__ import annotations
 

@@ -472,7 +472,7 @@ class OwnWindows(DictCache):
         return path
 
     def do_insert(self, step: int, operation: ops.Insert) -> Result:
-        """Take what is missing, revive what comes with halves, and free the rest."""
+        """Insert the missing pages, revive dead pages that come with halves, and free the remaining slots."""
         found, names, slots = self.find(operation.key), self.names(operation.key), self.read_slots(operation)
         pages = [slots[at * self.size : (at + 1) * self.size] for at in range(len(names))]
         adopted = [*range(len(found), len(names))]

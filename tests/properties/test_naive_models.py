@@ -152,7 +152,7 @@ class Pair:
         return oracle, model
 
     def follow(self, steps: list[Step]) -> tuple[Step, str, str]:
-        """Take steps until one of both says something, and return the last one with what they said."""
+        """Take steps until the oracle or the model objects; return the last step with the words of both."""
         for step in steps:
             said = self.take(step)
             if any(said):

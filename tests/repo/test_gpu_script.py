@@ -154,7 +154,7 @@ exit 1
 
 
 def test_an_interrupt_ends_all_that_runs_and_begins_no_other_step(tmp_path: Path) -> None:
-    """A terminal reaches the script alone; those that warm up are deaf to it, and wait for no GPU's lock."""
+    """An interrupt that only the script hears ends its warming processes, which wait for no lock of a GPU."""
     (tmp_path / "python").write_text(WARMING, encoding="utf-8")
     (tmp_path / "python").chmod(0o755)
     said = tmp_path / "said"

@@ -107,7 +107,7 @@ def places_of(page: Path) -> set[str]:
 
 
 def test_nothing_refers_to_a_text_that_is_not_here() -> None:
-    """What a sentence cites can be read in the repository, or is linked."""
+    """Every text that a sentence cites is in the repository, or is linked."""
     found = [
         (str(path), hit[0]) for path in TEXTS if (hit := ELSEWHERE.search(path.read_text(encoding="utf-8")))
     ]

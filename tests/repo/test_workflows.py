@@ -1,4 +1,4 @@
-"""The workflows that people copy are those that docs/feeds quotes, and name what there is."""
+"""The workflows that users copy are quoted by docs/feeds, and name only existing commands and metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def steps_of(name: str) -> list[dict[str, Any]]:
 
 
 def code_of(name: str) -> str:
-    """What is no comment of its own line."""
+    """Return the text of a file without its comment lines."""
     return re.sub(r"^ *(#|//).*$", "", FILES[name], flags=re.MULTILINE)
 
 
@@ -173,7 +173,7 @@ def play(name: str, folder: Path, adapters: str | None = None, **programs: str) 
 
 
 def test_code_of_strangers_gets_no_right_to_write() -> None:
-    """Whoever installs packages may only read; whoever writes runs nothing but GitHub's own programs."""
+    """A job that installs packages may only read; a job that may write runs only GitHub's own programs."""
     for job in yaml.safe_load(FILES["nightly.yml"])["jobs"].values():
         scripts = "".join(step.get("run", "") for step in job["steps"])
         assert ("pip install" in scripts) == ("write" not in job["permissions"].values())

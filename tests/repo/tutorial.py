@@ -54,7 +54,7 @@ def commands_of(block: Block) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class Reader:
-    """Somebody who does what a page says, in an empty folder with an empty terminal of 100 columns."""
+    """A reader that follows a page, in an empty folder with an empty terminal of 100 columns."""
 
     folder: Path
     programs: Path

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: so many launches, none compiled late, no race, fixed places."""
+"""Facts that only a CUDA device can show: so many launches, none compiled late, no race and fixed places."""
 
 from __future__ import annotations
 
