@@ -1,4 +1,4 @@
-"""Who takes part, by the kind of thing that it is."""
+"""The contenders, by the kind of cache or allocator that each contender is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of a checkout that an environment variable names, under a name that nobody else has.
+"""Modules of a checkout that an environment variable names, under a name that no other package has.
 
 A checkout's package may be called like one that is installed, mllm's even like ours. So its modules are
 imported below a package of their own, `Checkout.alias`, and where their code says ``import pymllm`` they get
@@ -168,7 +168,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return code
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Run it; what an ``import`` calls is looked up in the builtins that a module has."""
+        """Run the module with our own ``__import__`` in its builtins, where ``import`` statements look."""
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
         super().exec_module(module)
 

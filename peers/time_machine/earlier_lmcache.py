@@ -82,7 +82,7 @@ def make_allocator(chunks: int) -> Any:
 
 
 def _for_objects(allocator: Any, call: Any) -> dict[str, Any]:
-    """Return what says whose the objects are, where a caller says so."""
+    """Return the argument that names the owner of the objects, if the call has such a parameter."""
     return {"parent_allocator": allocator} if "parent_allocator" in inspect.signature(call).parameters else {}
 
 

@@ -199,7 +199,7 @@ class BlockManager(ByRequest):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def _lacks_room(self, request: Request) -> bool:
-        """Say whether what is free is too little for what is missing."""
+        """Return whether the free blocks are too few for the missing blocks of a request."""
         cached = self._cached(request)
         idle = [block for block in cached if block is not None and block in self.allocator.evictor]
         missing = cached.count(None) + len(self._tail)

@@ -33,7 +33,7 @@ _MORE = 3
 
 
 def load_lmdeploy(module: str) -> Any:
-    """Import one of the modules of lmdeploy's engine, such as ``"block"``, in the version that was tried."""
+    """Import a module of lmdeploy's engine, such as ``"block"``, in the version that was tried."""
     LMDEPLOY.require_version()
     utils = ModuleType(f"{LMDEPLOY.alias}.utils")  # which wants transformers, and is asked only for a log
     utils.get_logger = lambda name: logging.getLogger(LMDEPLOY.alias)  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         return known, ops.Key(key.tokens[:whole], key.extra_key)
 
     def evict(self, tokens: int) -> int:
-        """Evict whole blocks for so many tokens; what it says that went is told, and what came back seen."""
+        """Evict whole blocks for so many tokens, return the reported count, and record the freed blocks."""
         return self._evict(-(-tokens // self.page_size)) * self.page_size
 
     def _evict(self, pages: int) -> int:

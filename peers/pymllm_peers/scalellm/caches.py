@@ -20,7 +20,7 @@ from pymllm_peers.scalellm.library import ScaleMemory
 
 
 class _Blocks(SlotCalls):
-    """Blocks of an allocator in the hands of its callers, who ask before whether there are enough."""
+    """Blocks of an allocator in the hands of its callers, which first ask whether enough blocks are free."""
 
     memory: ScaleMemory
 
@@ -95,7 +95,7 @@ class ScalePrefix(_Blocks, PrefixAdapter):
         return known, whole
 
     def evict(self, tokens: int) -> int:
-        """Evict whole blocks for so many tokens; what it says that went is told, and what came back seen."""
+        """Evict whole blocks for so many tokens, return the reported count, and record the freed blocks."""
         count, freed = self.memory.evict(max(-(-tokens // self.page_size), 0))
         self.gave_back(self.slots_of(freed))
         return count * self.page_size

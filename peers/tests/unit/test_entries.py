@@ -1,4 +1,4 @@
-"""What the distribution brings, and what each adapter of it needs."""
+"""The adapters that the distribution brings, and the packages or checkouts that each adapter needs."""
 
 from __future__ import annotations
 
