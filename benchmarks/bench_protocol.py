@@ -1,4 +1,4 @@
-"""How many operations a second a program in another language is asked: examples/protocol/page_cache.c."""
+"""The rate at which a program in another language answers operations: examples/protocol/page_cache.c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command and all that it starts take of the processor, daemons included that leave it.
+"""The processor time of a command and of all processes that it starts, daemons included that leave it.
 
 What belongs together has a mark in its environment, or was started by what has; so nothing gets lost that
 starts a session of its own, or whose parent is gone. A process is asked every tenth of a second, and what it
