@@ -26,7 +26,7 @@ TOKENS = 32
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: tens of thousands of outcomes are kept here, which nobody else does."""
+    """Keep the garbage collector out, since only this benchmark keeps tens of thousands of outcomes."""
     gc.collect()
     gc.disable()
     yield

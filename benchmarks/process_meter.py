@@ -54,7 +54,7 @@ class ProcessMeter:
         psutil.wait_procs(left, timeout=10)
 
     def running(self) -> list[psutil.Process]:
-        """Return who counts and has not ended."""
+        """Return the counted processes that have not ended."""
         self._look()
         return [it for it in self._found if it.is_running() and it.status() != psutil.STATUS_ZOMBIE]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def is_running(process: int) -> bool:
-    """Tell whether a process is neither gone nor a zombie, of which nobody has taken note yet."""
+    """Tell whether a process is neither gone nor a zombie, whose end its parent has not noted yet."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

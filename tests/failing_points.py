@@ -61,7 +61,7 @@ _KERNELS: Final = "row_kernels"
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[T]):
-    """A call in which one point failed, counted from 1: on what, where, what came out or was returned."""
+    """A call in which a point, counted from 1, failed: its subject, the place, the error or the result."""
 
     subject: T
     point: int

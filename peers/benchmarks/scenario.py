@@ -101,7 +101,7 @@ class Scenario:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: its pauses over hundreds of thousands of nodes are nobody's in here."""
+    """Keep the garbage collector out: no contender causes its pauses over hundreds of thousands of nodes."""
     gc.collect()
     gc.disable()
     try:

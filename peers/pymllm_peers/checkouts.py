@@ -73,7 +73,7 @@ class Checkout:
         )
 
     def read(self) -> dict[str, bytes]:
-        """Return the files of `digests` by their paths, for who compiles them; as of `require_version`."""
+        """Return the files of `digests` by their paths, for compilers, as of `require_version`."""
         self.require_version()
         folder = self.folder()
         return {path: (folder / path).read_bytes() for path in self.digests}
@@ -92,7 +92,7 @@ class Checkout:
             )
 
     def is_of(self, commit: str) -> bool:
-        """Tell whether the files of a commit are checked out; of other commits than `commit` nobody knows."""
+        """Tell whether the files of a commit are checked out, which is only known of the commit `commit`."""
         is_known = commit.startswith(self.commit) or self.commit.startswith(commit)
         try:
             return is_known and not self._find_others()
@@ -163,7 +163,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._package, self._alias = package, alias
 
     def get_code(self, fullname: str) -> types.CodeType:
-        """Compile the source; no bytecode is written into somebody's checkout."""
+        """Compile the source, and write no bytecode into the checkout."""
         code: types.CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
 

@@ -575,7 +575,7 @@ def _request(row: int | None) -> Any:
 
 
 class EarlierStateSlots(SlotAdapter):
-    """Slots of states by themselves: what padded rows write to is handed out to nobody (A1)."""
+    """Slots of states by themselves: the slot that padded rows write to is never handed out (A1)."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 6}, {"page_size": 1, "pages": 2})
 

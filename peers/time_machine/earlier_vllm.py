@@ -133,7 +133,7 @@ def tells_apart() -> tuple[str, ...]:
 
 
 def make_cache(page_size: int, blocks: int, events: bool) -> Any:
-    """Build a manager, one block more where one is nobody's; routers are sent events where there are any."""
+    """Build a manager, one block more where one is reserved, with ``events`` if the release has any."""
     manager = load("v1.core.kv_cache_manager").KVCacheManager
     # Blocks ahead of what a request has computed would evict more than it asks for.
     values = {"num_preallocate_tokens": 0, "max_model_len": 2**20, "enable_caching": True}

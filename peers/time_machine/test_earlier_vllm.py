@@ -280,7 +280,7 @@ MANAGERS = pytest.mark.parametrize(
 
 @MANAGERS
 def test_a_sound_manager_breaks_no_law(manager: type[Manager], apart: Any, release: Any) -> None:
-    """Of its own blocks or of groups, whatever tells prompts apart."""
+    """A sound manager of its own blocks or of groups breaks no law, for each way to tell prompts apart."""
     release(manager, apart)
     for number in range(len(EarlierFull.CONFIGURATIONS)):
         assert drive(machine_of(EarlierFull, number), number, 80).passed_over is None
@@ -350,7 +350,7 @@ def test_an_image_is_found_by_key_and_by_name() -> None:
 
 
 class Evictor:
-    """Blocks that nobody has, by the time when they were let go of and their depth."""
+    """Blocks without an owner, by the time when they were let go of and their depth."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[float, int]] = {}
@@ -540,7 +540,7 @@ def test_what_loses_its_age_goes_first(engine: Any) -> None:
 
 
 def test_adapters_are_held_apart_whatever_the_hash_knows(engine: Any) -> None:
-    """The bug of releases before 0.6.5 is found by who asks for it, in three operations."""
+    """The bug of releases before 0.6.5 is found by a caller that asks for it, in three operations."""
     engine(PlainTables)
     adapter = vllm_allocator.Adapters("it", vllm_allocator.Adapters.CONFIGURATIONS[0])
     adapter.apply(1, ops.Insert(ops.Key((1, 2), "a")))

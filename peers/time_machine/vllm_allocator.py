@@ -45,7 +45,7 @@ class Request:
         self.tokens = [*tokens]
 
     def get_seqs(self, status: object = None) -> list[Request]:
-        """Return its sequences, whatever their status."""
+        """Return the request's own sequences, for every status."""
         return [self]
 
     def is_encoder_decoder(self) -> bool:
@@ -206,7 +206,7 @@ class BlockManager(ByRequest):
         return missing > self.allocator.get_num_free_blocks() - len(idle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let somebody take all blank blocks and some more, and give them back."""
+        """Let a request take all blank blocks and some more, and give them back."""
         before, pages = self._evictable(), -(-operation.tokens // self.page_size)
         free = self.allocator.get_num_free_blocks()
         names = ("allocate_mutable_block", "allocate_mutable")
@@ -274,7 +274,7 @@ class Tails(BlockManager):
 
 
 class Adapters(BlockManager):
-    """The same, held to keep LoRA adapters apart whatever its hash knows; nothing refuses both at once."""
+    """The same manager, held to keep LoRA adapters apart for every hash; nothing refuses both at once."""
 
     def claim(self) -> frozenset[str]:
         return super().claim() | {"extra_key"}

@@ -111,7 +111,7 @@ def readers() -> int:
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:
-    """Replace the file of a machine's state; whoever reads it sees the old one or the new one."""
+    """Replace the file of a machine's state; a reader sees the old file or the new file."""
     lines = [f"{key.replace('__', '.')} {value}\n" for key, value in state.items()]
     new = path.with_suffix(".new")
     new.write_text("".join(lines), encoding="utf-8")

@@ -105,7 +105,7 @@ def _silence(*streams: int) -> None:
 
 
 def _wait_for(running: list[_Running]) -> list[_Running]:
-    """Return those that have said something, have ended, or have had their time."""
+    """Return the processes that have said something, have ended, or have had their time."""
     left = max(min(it.until for it in running) - time.monotonic(), 0.0)
     ready, _, _ = select.select([it.pipe for it in running], [], [], left)
     return [it for it in running if it.pipe in ready or time.monotonic() >= it.until]

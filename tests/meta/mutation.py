@@ -77,7 +77,7 @@ reads what Slurm or GitLab says. The same command again goes on where it was.
 
 
 class Mutant(NamedTuple):
-    """A change of one function: where, what it says, and what it said."""
+    """A change of a function: its place, the old text and the new text."""
 
     function: str
     old: str
@@ -93,7 +93,7 @@ class Score(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Killed among those that could be."""
+        """Return the share of killed mutants among the mutants that could be killed."""
         return self.killed / max(self.killed + len(self.survived), 1)
 
 
@@ -104,7 +104,7 @@ def explain() -> dict[Mutant, str]:
 
 
 def reason_of(mutant: Mutant, reasons: Mapping[Mutant, str]) -> str | None:
-    """Return why nobody can kill a mutant, where that is known."""
+    """Return the reason why no test can kill a mutant, where a reason is known."""
     if _STRICT.sub("", mutant.old) == _STRICT.sub("", mutant.new):
         return "what is zipped is equally long by construction: strict says so to a reader"
     return reasons.get(mutant)
@@ -264,7 +264,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def find_out(folder: Path, changes: dict[str, Change], jobs: int, results: Results) -> dict[str, str]:
-    """Run the tests on all changes that are not known yet; by name, who has noticed, or nothing."""
+    """Run the tests on all changes without a known result; return the noticing test by name, or nothing."""
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
     reasons = explain()

@@ -100,7 +100,7 @@ def failing_histories(name: str) -> Iterator[History]:
 
 
 def law_seen_inside(name: str, history: History) -> str | None:
-    """The law that a walk after each step names first, with nobody judging the outcomes."""
+    """Return the law that a walk after each step names first, while no judge looks at the outcomes."""
     with planted(class_of(name).FAULT.edits):
         adapter = make_adapter(class_of(name).SOUND, dict(history.header.config))
         try:

@@ -159,7 +159,7 @@ def shards_of(machine: Machine, folder: Path, count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_all_shards_together_are_the_whole(machine: Machine, tmp_path: Path, count: int) -> None:
-    """The same page and the same words, byte for byte, in any order and twice; nobody is tried again."""
+    """All shards give the same page and words, byte for byte, in any order and twice, without a new try."""
     whole = machine.type("--keep", tmp_path / "whole.jsonl", "--page", tmp_path / "whole.md")
     assert whole[0] == 1  # 6 of 8 are too few
     assert "6 noticed, 2 not noticed, 1 that no test can notice: 75.0%; seed pymllm, 9 of 9" in whole[1]

@@ -70,7 +70,7 @@ def test_one_function_is_changed_and_nothing_else(folder: Path) -> None:
 
 
 def test_a_process_imports_the_change_in_place_of_the_file(folder: Path) -> None:
-    """Without a word in the file, and whatever is compiled already."""
+    """A process imports the change without a word in the file, even if the module is already compiled."""
     program = (
         "from pathlib import Path; from mutants import install, read_mutant\n"
         "import py_compile; py_compile.compile('src/pack/halves.py')\n"
@@ -101,7 +101,7 @@ def test_the_nearest_tests_come_first() -> None:
 
 
 def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share is of those that could be noticed; every survivor is on the page."""
+    """The share is of the mutants that could be noticed; every survivor is on the page."""
     changes = {name: Change("m", "m.f", f"old {name}", "new | one", "") for name in "abcd"}
     monkeypatch.setattr(mutation, "explain", lambda: {mutation.Mutant("m.f", "old d", "new | one"): "equal"})
     monkeypatch.setattr(mutation, "version", lambda name: "3")  # it is installed only where mutants are made
@@ -114,7 +114,7 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_sample_outlives_other_changes() -> None:
-    """In whatever order names come; one that came or went elsewhere moves at most one place of a sample."""
+    """The order of names does not matter; a name that came or went moves at most one place of a sample."""
     names = [f"name {number}" for number in range(50)]
     drawn = mutation.sample(names, "seed", 10)
     assert drawn == mutation.sample(names[::-1], "seed", 10) != mutation.sample(names, "another", 10)
@@ -133,7 +133,7 @@ def load(path: Path) -> ModuleType:
 
 
 def test_a_running_process_exchanges_one_function(folder: Path) -> None:
-    """Whoever holds it already has the changed one, under decorators, too."""
+    """An object that holds the function already has the changed code, under decorators, too."""
     path = folder / "src" / "pack" / "halves.py"
     module = load(path)
     half, of = module.half, module.Box.of

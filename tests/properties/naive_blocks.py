@@ -188,7 +188,7 @@ class NaiveBlocks(Model):
         return found[1:]
 
     def evictable(self) -> set[int]:
-        """Return the cached blocks below which nobody has a reference."""
+        """Return the cached blocks below which no block is referenced."""
         cached = [block for block in self.hash_of if not self.refs[block]]
         return {block for block in cached if not any(self.refs[each] for each in self.below(block))}
 

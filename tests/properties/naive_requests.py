@@ -320,7 +320,7 @@ class NaiveRequests(Model):
         request.region = "paused"
 
     def find(self, step: int) -> Request | None:
-        """Return the request of a step, nothing once it is gone; nobody asks more of a lost one."""
+        """Return the request of a step, or none once the request is gone; a lost request gets no verdict."""
         if step not in self.added:
             raise Silent("a step that added no request")
         request = self.requests.get(step)

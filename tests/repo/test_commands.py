@@ -48,7 +48,7 @@ def readme_commands() -> list[str]:
 
 
 def test_tox_and_nox_offer_the_same_words() -> None:
-    """Whichever of the two somebody knows, the words are the same."""
+    """Tox and nox offer the same words and the same labels."""
     assert noxfile_constant("WORDS") == words_of_tox()
     assert noxfile_constant("LABELS") == labels_of_tox()
 

@@ -39,7 +39,7 @@ def test_all_steps_take_less_than_25_minutes() -> None:
 
 
 def test_every_file_that_a_step_names_exists() -> None:
-    """A renamed file would be found out where nobody can afford it."""
+    """Every file that a step names exists, since a wrong name would be found on a costly machine."""
     named = set(re.findall(r"\b(?:tests|benchmarks)/[\w/]+(?:\.py)?", TEXT))
     assert {"tests/stress", "benchmarks/bench_gpu_pools.py"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []

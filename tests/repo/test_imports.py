@@ -170,7 +170,7 @@ def forbidden_imports(path: Path) -> list[str]:
 
 
 def test_a_room_imports_only_what_its_line_allows() -> None:
-    """An arrow between rooms that nobody drew is a change of design."""
+    """An import between rooms that no line allows is a change of design."""
     assert [line for path in MODULES for line in forbidden_imports(path)] == []
 
 
@@ -275,7 +275,7 @@ def test_no_two_modules_import_each_other() -> None:
 
 
 def test_no_two_rooms_import_each_other() -> None:
-    """Whoever takes a room takes those below it, and no more."""
+    """A room imports only the rooms below it, so that no two rooms import each other."""
     rooms: dict[str, set[str]] = {}
     for path in MODULES:
         ours = {name.split(".")[1] for name in imported_names(path) & KNOWN if "." in name}
@@ -289,7 +289,7 @@ def test_a_circle_is_noticed() -> None:
 
 
 def test_an_import_by_name_counts(tmp_path: Path) -> None:
-    """Of a function, and of an entry in a table, which somebody else imports."""
+    """An import by name counts: of a function, and of an entry in a table that another module imports."""
     module = tmp_path / "module.py"
     by_name = ["import_module('pymllm.faults.table')", "a = 'pymllm.machines.rows:Rows'", "b = 'pymllm.soak'"]
     module.write_text("\n".join(by_name))
@@ -337,7 +337,7 @@ def test_an_import_loads_no_more_than_it_needs(modules: str, watched: list[str])
 
 
 def test_the_oracle_runs_without_what_it_judges() -> None:
-    """Whoever judges a cache in another language needs neither torch nor our classes."""
+    """Judging a cache in another language needs neither torch nor our classes."""
     modules = [
         name_of(path) for room in ("history", "oracle") for path in sorted((PACKAGE / room).rglob("*.py"))
     ]

@@ -288,7 +288,7 @@ def test_ids_in_the_text_of_a_page_become_links() -> None:
 
 @pytest.mark.parametrize("page", ["docs/report.md", "docs/instruments.md"])
 def test_the_examples_of_a_page_run_as_shown(page: str) -> None:
-    """A reader who copies them sees the same answers."""
+    """A reader who copies the examples of a page sees the same answers."""
     found = doctest.testfile(str(ROOT / page), module_relative=False, encoding="utf-8")
     assert found.attempted > 10
     assert found.failed == 0

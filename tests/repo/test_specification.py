@@ -129,14 +129,14 @@ def test_every_page_that_a_source_names_is_there() -> None:
 
 @each_law
 def test_the_source_of_a_law_is_a_place_that_there_is(law: Law) -> None:
-    """Whoever reads it in a document finds the text."""
+    """A reader of a law's source in a document finds the text."""
     name, _, place = law.source.partition("#")
     assert place in places_of(ROOT / name)
 
 
 @each_page
 def test_every_law_that_a_page_names_is_one(page: Path) -> None:
-    """An id in a text is a law's: nobody looks for what is not there."""
+    """Every id in a text is the id of an existing law."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
     assert set(re.findall(r"\b([XAPKHRSMCEI]\d{1,2})\b", prose)) <= {law.id for law in LAWS}

@@ -52,7 +52,7 @@ def code_of(name: str) -> str:
 
 
 def test_the_pages_quote_every_file_whole() -> None:
-    """Once each, below a link to it, and no other workflow: who copies from the page has the file."""
+    """Each file is quoted once and whole below a link to it, and no other workflow is quoted."""
     languages = ("yaml", "groovy", "python")
     quoted = {
         block: page
@@ -121,7 +121,7 @@ def test_the_benchmark_runs() -> None:
 
 
 def test_metrics_that_the_page_and_the_rules_name_are_written() -> None:
-    """Nobody alerts on a metric that never comes."""
+    """Every metric that the page and the rules name is written, so that no alert waits in vain."""
     told = set(re.findall(r"\bpymllm_[a-z_]+", PAGES["prometheus.md"] + FILES["prometheus-rules.yml"]))
     figures = [FIGURE, Figure("m", 1.0, "bytes"), Figure("h", 0.5, "share"), Figure("s", 9.0, "steps/s")]
     absent = samples.adapter("absent", None, [], problems=[{"message": "no module"}])

@@ -114,7 +114,7 @@ class Reader:
         assert same, f"$ {command}\nthe page has\n{printed}\nand this was printed\n{done.stdout}"
 
     def _environment(self) -> dict[str, str]:
-        """The machine's, without a GPU and without options of whoever runs the tests."""
+        """Return the machine's environment without a GPU and without the options of the test run."""
         kept = {
             name: os.environ[name]
             for name in ("HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")

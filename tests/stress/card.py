@@ -90,7 +90,7 @@ class Card:
             torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:
-        """Bytes that nobody uses."""
+        """Return the number of unused bytes."""
         if self.is_cuda:
             return torch.cuda.mem_get_info(self.device)[0]
         return psutil.virtual_memory().available

@@ -132,7 +132,7 @@ def test_each_lane_reads_what_it_wrote(card: Card, rounds: Rounds, seed: int, pa
 
 @pytest.mark.parametrize("where", ["keys", "values", "states"])
 def test_a_stray_write_is_counted(card: Card, seed: int, where: str) -> None:
-    """The count above can rise: one element of somebody else's is enough."""
+    """The count above can rise: a single element of another owner is enough."""
     server = Server(card, 1, seed)
     while server.admit():
         pass

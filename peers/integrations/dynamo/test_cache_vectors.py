@@ -30,7 +30,7 @@ class Index:
 
     @staticmethod
     def fits(config):
-        """Whether all workers hash alike: the tree promises nothing of those that do not."""
+        """Return whether all workers hash alike, since the tree promises nothing of other workers."""
         return config == {"own_hashes": False}
 
     def __init__(self, config):

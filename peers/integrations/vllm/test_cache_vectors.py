@@ -59,7 +59,7 @@ class Blocks(Player):
 
     @staticmethod
     def fits(config):
-        """Of policies that keep blocks; which goes first is left to those who claim an order."""
+        """Return whether the policy keeps blocks; an order is left to caches that claim an order."""
         return config["policy"] in ("lru", "release")
 
     def __init__(self, config):

@@ -42,7 +42,7 @@ def load_lmdeploy(module: str) -> Any:
 
 
 class _Blocks(SlotCalls):
-    """Blocks in the hands of their callers, who ask before whether there are enough."""
+    """Blocks in the hands of their callers, which first ask whether enough blocks are free."""
 
     def make_manager(self, pages: int) -> None:
         """Build a manager of so many blocks, and of one more that is reserved."""
@@ -118,7 +118,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self._numbers: dict[int, int] = {}  # by logical block, of what it was cached for
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions: who lets go makes recent, too; and no refusals."""
+        """Claim no order of evictions, since letting go makes recent, too; and no refusals."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "extra_key", "inspect", "lean_matches", "node_ids", *also})
 
@@ -206,7 +206,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self.manager.free(token)
 
     def reset(self) -> None:
-        """Let all sequences go, of which those that have gone have no blocks, and evict everything."""
+        """Let all sequences go, of which ended sequences have no blocks, and evict everything."""
         for _, sequence in self._holds.values():
             self.manager.free(sequence)
         self._evict(len(self._cached()))

@@ -1,4 +1,4 @@
-"""Adapters of mllm's RadixCache, MambaRadixCache and ChunkCache: what its engine does, and what is claimed.
+"""Adapters of mllm's RadixCache, MambaRadixCache and ChunkCache: the acts of its engine, and the claims.
 
 Where its contract differs from ours, the adapter does what mllm's own engine does, and claims nothing about
 the rest. It hands keys over as lists of tokens, and leaves them alone, since the tree keeps them; frees on a
@@ -322,7 +322,7 @@ class MllmWindowedRadix(MllmRadix):
         return dataclasses.replace(inserted, adopted=tuple(adopted))
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Take a hold; its token is nobody's business where no window is claimed."""
+        """Take a hold, and leave out its token if no window is claimed."""
         locked = super().do_lock(step, operation)
         return locked if self.is_followed else out.Locked()
 

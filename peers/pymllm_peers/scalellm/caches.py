@@ -73,12 +73,12 @@ class ScalePrefix(_Blocks, PrefixAdapter):
         self._numbers: dict[int, int] = {}  # by block, of what it was cached for
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions, and no refusals: misuse ends a server, or nobody looks."""
+        """Claim no order of evictions, and no refusals: misuse ends a server, or goes unseen."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "inspect", "lean_matches", "node_ids", *also})
 
     def sizes(self) -> dict[str, int]:
-        """Return what is counted: who has which cached block only its count of copies tells."""
+        """Return the counted sizes: the owners of a cached block are told only by its count of copies."""
         blocks = {"total_size": self.memory.cached_blocks, "available_size": self.memory.free_blocks}
         return {name: count * self.page_size for name, count in blocks.items()}
 

@@ -69,7 +69,7 @@ class ScaleMemory:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody has."""
+        """Return the number of blocks without an owner."""
         return self._call("free_blocks")
 
     @property

@@ -194,7 +194,7 @@ class SglangWindows(SglangManyKinds):
         return result
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early where nobody knows of windows."""
+        """Refuse to give halves back early if the caller does not know the window."""
         if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
@@ -284,7 +284,7 @@ class SglangSWA(SglangWindows, SglangOlder):
         return result
 
     def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took: what came and stands in the tree, behind what was known."""
+        """Return the ranges that the cache took: new pages that stand in the tree behind the known prefix."""
         if not self.is_followed:
             return super().adopted(operation, result)
         came, size, known = self.numbers(operation.slots or ()), self.page_size, operation.prev_prefix_len

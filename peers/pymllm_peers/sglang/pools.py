@@ -53,7 +53,7 @@ def extend_on_host(allocator: Any) -> None:
 
 
 class _EveryGrid:
-    """Stands for a kernel: whatever grid it is launched with, one loop runs over all of it."""
+    """The stand-in for a kernel: a loop runs over all of it, for every grid of a launch."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return fill_extensions

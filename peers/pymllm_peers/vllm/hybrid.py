@@ -377,7 +377,7 @@ class VllmWindow(_Hybrid):
     def write_second(
         self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write halves, unless these are gone; a dead page takes those that came."""
+        """Write halves, unless these are gone; a dead page takes the incoming halves."""
         assert self.pool is not None
         if place * self.page_size < operation.swa_evicted_seqlen:
             self._lost.add(block)
@@ -412,7 +412,7 @@ class VllmWindow(_Hybrid):
         return out.Evicted(full, second)
 
     def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
-        """Tell halves: of cached pages those that vLLM finds."""
+        """Return halves: of cached pages the halves that vLLM finds."""
         numbers = self.numbers(operation.slots)
         told = dict(zip(numbers, self._halves(numbers), strict=True))
         for digest, slots in self.known[0].items():

@@ -183,7 +183,7 @@ def one_token_less(skipped: Method) -> Method:
 
 
 def keep_nothing(add: Method) -> Method:
-    """Let nobody hold the state that a request found."""
+    """Let no hold remain on the state that a request found."""
 
     def planted(manager: Any, request: str, blocks: Any, *lengths: int) -> None:
         add(manager, request, blocks, *lengths)

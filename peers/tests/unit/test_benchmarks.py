@@ -61,7 +61,7 @@ def test_a_scenario_is_played_and_checks_what_came_of_it(id: str) -> None:
 
 
 def test_the_gate_judges_by_ratios_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """A missed target fails nobody's machine; being surely behind a peer does."""
+    """A missed target fails the gate on no machine; a sure lag behind a peer does."""
 
     def row(ours: list[float]) -> Any:
         return make_row(

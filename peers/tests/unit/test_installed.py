@@ -53,7 +53,7 @@ def test_a_package_that_is_missing_is_named(
     known: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before anything of it is imported, and whatever version may be tried."""
+    """A missing package is named before any import from it, for any version that may be tried."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

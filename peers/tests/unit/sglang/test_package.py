@@ -194,7 +194,7 @@ def stand_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("stand_in_files")
 def test_only_the_stand_ins_of_the_kept_package_stay(caplog: pytest.LogCaptureFixture) -> None:
-    """Modules of that package go on importing each other; everybody else finds no kernels."""
+    """Modules of the kept package go on importing each other; other modules find no kernels."""
     before = list(sys.meta_path)
     with standing_in(["made_up_kernels", "made_up_server.metrics"], ["made_up_server"], "made_up_server"):
         pool = importlib.import_module("made_up_server.pool")
