@@ -1,4 +1,4 @@
-"""How long does it take to give slots back and get others, in a large pool that is in use?
+"""The time to give slots back and get others, in a large pool that is in use.
 
 T5: 1,048,576 single slots, a quarter of them held in pieces of 1, 128 or 4096 slots, the other pieces
 freed in random order before, in a pool that neither checks ownership nor sorts, one that sorts, and one

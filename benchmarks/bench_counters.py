@@ -31,5 +31,5 @@ def test_the_accepted_counts_are_of_these_operations() -> None:
 
 
 def test_an_eviction_visits_the_same_nodes_among_many() -> None:
-    """R5, R8: whatever else is cached."""
+    """R5, R8: an eviction visits the same nodes beside few and beside many cached leaves."""
     assert ACCEPTED["evict 1 of 1,000 leaves"] == ACCEPTED["evict 1 of 4,000 leaves"]

@@ -1,4 +1,4 @@
-"""How fast are the data pools on a GPU, beside torch's own calls and a copy of as many bytes?
+"""The times of the data pools on a GPU, beside torch's own calls and a copy of as many bytes.
 
 Times are between events, over sets of data that take turns and are four times the last cache together.
 `graph` is a replay, without what the host does for a launch; `launches` has it. On the CPU sizes are small

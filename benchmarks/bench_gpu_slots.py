@@ -1,4 +1,4 @@
-"""How fast are the slot allocators on a GPU: their trackers there, and the states that they move?
+"""The times of the slot allocators on a GPU: of their trackers there, and of the states that they move.
 
 As in ``bench_gpu_pools.py``. Trackers on a device are launches, so what matters is what the host pays.
 """

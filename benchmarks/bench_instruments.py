@@ -1,4 +1,4 @@
-"""What do recorder and timer cost an operation?
+"""The cost of the recorder and of the timer for an operation.
 
 One program of a prefix cache (the life of short prompts: match, insert, lock, unlock, evict), run again on
 `RadixCache` behind its adapter: bare, under each instrument, and under both in either order. Timed is the
@@ -36,7 +36,7 @@ STACKS: dict[str, Callable[[Adapter, Path], Adapter]] = {
 
 @pytest.fixture(scope="module")
 def program() -> list[Step]:
-    """What the state machine of prefix caches did with a cache."""
+    """Return the steps that the state machine of prefix caches played with a cache."""
     adapter = make_adapter("radix")
     machine = drive(make_machine(PrefixMachine, "radix", adapter.config), SEED, STEPS)
     return machine.examiner.history.steps
@@ -64,7 +64,7 @@ def test_a_program(benchmark: BenchmarkFixture, program: list[Step], stack: str,
 
 @pytest.mark.benchmark(group="instruments: one duration into a histogram")
 def test_a_histogram(benchmark: BenchmarkFixture) -> None:
-    """What a timer does beside reading the clock twice."""
+    """Time the work of a timer beside its two readings of the clock."""
     histogram = Histogram()
     durations = [1000 + 37 * n for n in range(1000)]
 

@@ -1,4 +1,4 @@
-"""How many operations a second does a search carry out, write down and judge, and where does the time go?
+"""The rate at which a search carries out, writes down and judges operations, and the shares of its time.
 
 A seeded driver plays each machine on each of our adapters, with the judge in the loop, and with a walk from
 inside after every 64th operation. One round is one program. `extra_info` is in CPU time of this process, so
@@ -92,7 +92,7 @@ def with_clocks(machine: type[ActingMachine], adapter: Clock, judge: Clock) -> t
 
 @pytest.fixture(autouse=True)
 def _settled() -> Iterator[None]:
-    """Keep what was imported out of collections, as a long search does; what a search makes is in them."""
+    """Keep imported objects out of collections, as a long search does; objects of the search stay in them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()

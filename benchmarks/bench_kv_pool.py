@@ -1,4 +1,4 @@
-"""What does a step pay to store its tokens: their keys and values, and their slots in the row table?
+"""The time of a step to store its tokens: their keys and values, and their slots in the row table.
 
 Timed is one call, on a device until it is finished there. For a device, `extra_info` splits it: `host_us`
 until the call returns, `device_us` between two events. Rows are those of a model with 8 KV heads of

@@ -1,4 +1,4 @@
-"""How long do match, insert and evict take in a `MambaRadixCache`, and does what is locked cost anything?
+"""The times of match, insert and evict in a `MambaRadixCache`, also beside locked nodes.
 
 T6a: 10,000 paths of 64 tokens, each with a state: insert, match, evict one state, evict one leaf. T6b: one
 chain of 1,000 nodes of 8 tokens, with a state at every node or at the last: its last inserts, the whole

@@ -1,4 +1,4 @@
-"""How long does it take to give slots to blocks, to take them back, and to evict for them?
+"""The time to give slots to blocks, to take them back, and to evict for them.
 
 T7: 16,384 blocks, 4,096 slots, LRU, batches of 1, 64 and 1,024 blocks. `named` says whether cached states are
 known under hashes, which evicting and invalidating have to forget.

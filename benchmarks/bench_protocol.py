@@ -1,4 +1,4 @@
-"""How many operations a second a program in another language is asked: examples/protocol/page_cache.c."""
+"""The rate at which a program in another language answers operations: examples/protocol/page_cache.c."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENS = 32
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: tens of thousands of outcomes are kept here, which nobody else does."""
+    """Keep the garbage collector out, since only this benchmark keeps tens of thousands of outcomes."""
     gc.collect()
     gc.disable()
     yield

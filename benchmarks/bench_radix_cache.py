@@ -1,4 +1,4 @@
-"""How long do match, insert and evict take in a `RadixCache` of realistic shape?
+"""The times of match, insert and evict in a `RadixCache` of realistic shape.
 
 T1a: a full hit of 131,072 tokens cached as one node; T1b: the same cached in 256 inserts of growing
 prefixes; T1c: T1a with the key as a Python list; T2: an insert of 131,072 tokens whose first half is

@@ -1,4 +1,4 @@
-"""How long does a request spend in cache and allocator, and what does a simulated engine take for it?
+"""The time of a request in cache and allocator, and in a simulated engine.
 
 T3: the conversation trace, serially, where PYMLLM_TRACES names its folder; named workloads everywhere,
 serially and through the engine. `extra_info` has the mean and the median per request in cache and allocator,

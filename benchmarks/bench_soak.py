@@ -1,4 +1,4 @@
-"""How many operations a second does a soak play, judge and walk?
+"""The rate at which a soak plays, judges and walks through operations.
 
 One run of a campaign for each adapter and machine, in this process, as `pymllm soak` plays it: acts switched
 off and phases, a walk from inside now and then. `extra_info` has the operations, and how many there were in a

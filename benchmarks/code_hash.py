@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 @functools.cache
 def sources_of(path: Path) -> tuple[Path, ...]:
-    """List a file and what it imports from this folder, and what those import, sorted."""
+    """List a file and all files of this folder that it imports, directly or through others, sorted."""
     found: set[Path] = set()
     pending = [path.resolve()]
     while pending:

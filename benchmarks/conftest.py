@@ -1,4 +1,4 @@
-"""What every benchmark shares, and what every stored run says: the machine, and which code measured it."""
+"""The common set-up of benchmarks, and the facts of a stored run: the machine and the hash of its code."""
 
 from __future__ import annotations
 

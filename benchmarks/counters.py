@@ -25,7 +25,7 @@ LINK = 16
 
 @dataclass(slots=True)
 class Counts:
-    """What one operation did."""
+    """The counts of an operation."""
 
     visited: set[int] = field(default_factory=set)
     tensor_calls: int = 0

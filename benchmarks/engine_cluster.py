@@ -1,4 +1,4 @@
-"""Clusters on this machine for `benchmarks.engine_overhead`: one that is held until somebody ends it.
+"""Clusters on this machine for `benchmarks.engine_overhead`: a cluster is held until its caller ends it.
 
 ``python -m benchmarks.engine_cluster ray 2`` starts two nodes, says where they are, and ends them when its
 standard input ends.

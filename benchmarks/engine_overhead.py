@@ -54,7 +54,7 @@ SAMPLE = 8  # runs by which the speed is found
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one campaign took."""
+    """The times of a campaign and of its cluster."""
 
     engine: str
     wall: float  # wall, cpu: from the start of the command to its end
@@ -78,7 +78,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is played, and on what."""
+    """The size of a measured campaign: its shards, workers and runs."""
 
     shards: int
     workers: int

@@ -1,4 +1,4 @@
-"""What GPU benchmarks share: results are collected over a run, written and shown at its end."""
+"""The fixtures that GPU benchmarks share: results are collected over a run, written and shown at its end."""
 
 from __future__ import annotations
 

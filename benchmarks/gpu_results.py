@@ -1,4 +1,4 @@
-"""What GPU benchmarks found on a device: a file for each device, and a table."""
+"""The results of GPU benchmarks on a device: a file for each device, and a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOCKS = ("SM", "MEM")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a ratio of two times is to be.
+    """A goal for the ratio of two times.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is what it should be."""
+        """Return whether the value meets the bound."""
         return self.value >= self.bound if self.is_least else self.value <= self.bound
 
 
@@ -255,7 +255,7 @@ def _version(package: str) -> str | None:
 
 
 def write_results(document: Mapping[str, Any], folder: Path) -> Path:
-    """Write a document into its device's file, in the place of what was found there before."""
+    """Write a document into its device's file, in place of the results that were there before."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(str(document["machine"]["device"]))
     write_text_file(path, json.dumps(document, indent=1) + "\n")

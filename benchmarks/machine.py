@@ -1,4 +1,4 @@
-"""What a result depends on beside the code: processor, GPU, driver, clocks, torch."""
+"""The facts beside the code on which a result depends: processor, GPU, driver, clocks, torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOCKS = {"graphics": 0, "memory": 2}  # NVML's numbers of clock domains
 
 
 def machine_facts() -> dict[str, str]:
-    """Say what the machine is; what cannot be read is said to be unknown, with the reason."""
+    """Return the facts of the machine; an unreadable fact is recorded as unknown, with the reason."""
     *_, found = look_at_nvml()
     facts = {
         "platform": platform.platform(),

@@ -1,4 +1,4 @@
-"""What pytest-benchmark does not put into its results."""
+"""Percentiles and counts that pytest-benchmark does not put into its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command and all that it starts take of the processor, daemons included that leave it.
+"""The processor time of a command and of all processes that it starts, daemons included that leave it.
 
 What belongs together has a mark in its environment, or was started by what has; so nothing gets lost that
 starts a session of its own, or whose parent is gone. A process is asked every tenth of a second, and what it
@@ -54,7 +54,7 @@ class ProcessMeter:
         psutil.wait_procs(left, timeout=10)
 
     def running(self) -> list[psutil.Process]:
-        """Return who counts and has not ended."""
+        """Return the counted processes that have not ended."""
         self._look()
         return [it for it in self._found if it.is_running() and it.status() != psutil.STATUS_ZOMBIE]
 

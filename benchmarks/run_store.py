@@ -1,4 +1,4 @@
-"""Keeping what benchmarks found as a run of a store, so that ``pymllm report`` follows it over time."""
+"""Keeping the results of benchmarks as a run of a store, so that ``pymllm report`` follows them over time."""
 
 from __future__ import annotations
 

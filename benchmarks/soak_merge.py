@@ -52,7 +52,7 @@ SEED, LONGEST = 6, 50_000
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What one merge took, or several, one after the other."""
+    """The cost of a merge, or of several merges, one after the other."""
 
     ledgers: int
     runs: int

@@ -40,7 +40,7 @@ SEED, WALK_EVERY, LONGEST = 6, 64, 4_000
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What was played, and the processor seconds of each part."""
+    """The number of played operations, and the processor seconds of each part."""
 
     operations: int
     seconds: dict[str, float]

@@ -63,7 +63,7 @@ _OWN = str(Path(pymllm.__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one verification took: seconds of processor time, operations, and samples by part."""
+    """The profile of a verification: seconds of processor time, operations, and samples by part."""
 
     adapter: str
     seconds: float

@@ -1,3 +1,3 @@
-"""What pytest leaves alone here: files that are run where their project copies them to."""
+"""The files that pytest leaves alone here: they run where their project copies them to."""
 
 collect_ignore = ["integrations"]

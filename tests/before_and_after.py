@@ -1,4 +1,4 @@
-"""What a user can type, and what comes of it, written down by two source trees and compared.
+"""The commands that a user can type and their results, recorded for two source trees and compared.
 
 A redesign must change none of it. Twice the tree of before, once the other; a clock, a progress line or a
 share of time differs between the first two, and is left out::
@@ -101,7 +101,7 @@ def leaves(value: object, path: str = "out") -> Iterator[tuple[str, object]]:
 
 
 def values_of(path: Path) -> dict[str, object]:
-    """What a command told: by line, or by field of its document."""
+    """Return the values that a command printed: by line, or by field of its document."""
     status, _, rest = path.read_text(encoding="utf-8").partition("\n--- out\n")
     out, _, errors = rest.partition("\n--- err\n")
     try:

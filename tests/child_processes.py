@@ -1,4 +1,4 @@
-"""Processes that a test starts, and those that these start: who they are, whether they run, how they end."""
+"""The processes that a test starts, and their descendants: which they are, whether they run, how they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def is_running(process: int) -> bool:
-    """Tell whether a process is neither gone nor a zombie, of which nobody has taken note yet."""
+    """Tell whether a process is neither gone nor a zombie, whose end its parent has not noted yet."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -20,7 +20,7 @@ def is_running(process: int) -> bool:
 
 
 def children_of(process: int) -> set[int]:
-    """Return the processes that a process has started, and those that they have."""
+    """Return the processes that a process has started, and all their descendants."""
     found = set()
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         for child in map(int, task.read_text(encoding="utf-8").split()):
@@ -29,7 +29,7 @@ def children_of(process: int) -> set[int]:
 
 
 def left_of(processes: Iterable[int], seconds: float = 30) -> list[int]:
-    """Return who still runs after so many seconds; at once when nobody does."""
+    """Return the processes that still run after so many seconds, at once if none does."""
     deadline = time.monotonic() + seconds
     while (left := [one for one in processes if is_running(one)]) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -38,7 +38,7 @@ def left_of(processes: Iterable[int], seconds: float = 30) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What became of a command that got a signal, and which processes it had started by then."""
+    """The outcome of a command that got a signal, and the processes that it had started by then."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""What every test shares: the Hypothesis profiles, and the header that names their seed."""
+"""The common set-up of all tests: the Hypothesis profiles, and the header that names their seed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ _KERNELS: Final = "row_kernels"
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[T]):
-    """A call in which one point failed, counted from 1: on what, where, what came out or was returned."""
+    """A call in which a point, counted from 1, failed: its subject, the place, the error or the result."""
 
     subject: T
     point: int
@@ -360,7 +360,7 @@ _Key: TypeAlias = tuple[str, int, tuple[str, ...]]
 
 
 def _key_of(code: CodeType) -> _Key:
-    """Tell a function by its name, its line, and what it uses of the functions around it."""
+    """Return the key of a function: its name, its line, and its variables of enclosing functions."""
     return code.co_qualname, code.co_firstlineno, code.co_freevars
 
 

@@ -22,7 +22,7 @@ _installed: list[FakeCuda] = []
 
 
 class FakeDevice(FakeAllocator):
-    """One GPU with its caching allocator, and what is wrong with it."""
+    """A GPU with its caching allocator and its present fault."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class FakeCuda:
         return self.devices[self.current if device is None else int(device)]
 
     def counted(self, device: Any) -> FakeDevice:
-        """Return a device whose allocator counts; a pluggable one says that it does not."""
+        """Return a device whose allocator counts; raise a RuntimeError if the allocator is pluggable."""
         if self.backend == "pluggable":
             raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
         return self.of(device)

@@ -58,7 +58,7 @@ def _not_counting() -> Iterator[None]:
 
 
 class _Far(torch.Tensor):
-    """A tensor that is there; what it has is ``near``."""
+    """A tensor of the far device, whose data is in ``near``."""
 
     near: torch.Tensor
 
@@ -146,7 +146,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _look_at_indices(func: Any, target: torch.Tensor, indices: Any, values: Any = None) -> None:
-    """Count what an index costs: masks are counted on the device, and what is on the host is sent."""
+    """Count the cost of an index: masks are counted on the device, and parts on the host are sent."""
     by_mask = any(it is not None and it.dtype in _MASKS for it in indices)
     if by_mask or any(it is not None and it.device.type == "cpu" for it in (*indices, values)):
         _wait(func)

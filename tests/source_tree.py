@@ -1,4 +1,4 @@
-"""What tests do on a machine that has the source tree and little else, as machines with GPUs often do."""
+"""The collection of tests on a machine with the source tree and little else, as many with GPUs are."""
 
 from __future__ import annotations
 

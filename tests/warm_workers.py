@@ -72,6 +72,6 @@ def _begin(link: Connection, errors: Connection, begun: Connection, environment:
 
 
 def stop_warm() -> None:
-    """End the process to fork from, and what watches it; the next call of `start_warm` starts it again."""
+    """End the process to fork from and its resource tracker; the next `start_warm` starts both again."""
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()

@@ -1,4 +1,4 @@
-"""What a scenario asks of an implementation, in words that all of them can carry out.
+"""The operations that a scenario asks of an implementation, in terms that all implementations can carry out.
 
 A contender adds nothing of its own to a timed call beyond what its package's caller has to do: wrapping a
 key, building a record of parameters, asking for the slots of a match.
@@ -23,7 +23,7 @@ class Unavailable(Exception):
 
 @dataclass(slots=True)
 class Hit:
-    """What a match found."""
+    """The result of a match."""
 
     length: int
     slots: torch.Tensor

@@ -1,4 +1,4 @@
-"""Who takes part, by the kind of thing that it is."""
+"""The contenders, by the kind of cache or allocator that each contender is."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def version_of(package: str) -> str | None:
 
 
 def taking_part(kind: str, without: tuple[str, ...], only: tuple[str, ...]) -> list[type[Peer]]:
-    """List who can play a scenario of a kind here; ours is always among them."""
+    """List the contenders that can play a scenario of a kind here; ours is always among them."""
     return [
         peer
         for peer in CONTENDERS[kind]

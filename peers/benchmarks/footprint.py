@@ -68,7 +68,7 @@ def measure(peer: type[EvictingPeer], page_size: int, prompts: int) -> dict[str,
 
 
 def trim() -> None:
-    """Give back what the C library keeps of freed memory, or what is cached would go there unseen."""
+    """Give back the freed memory that the C library keeps, in which cached tokens would go unseen."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)  # of glibc alone
 

@@ -48,7 +48,7 @@ class FullHit(Contest):
         return self.cache.page_size if self.cache.NAME == "vllm" else 1
 
     def holds(self) -> bool:
-        """The slots are those that were inserted, where a caller chooses them."""
+        """Return whether the slots are the inserted slots, where a caller chooses the slots."""
         if self.cache.NAME == "vllm":
             return self.cache.nothing_is_lost()
         return torch.equal(self.last.to(torch.int64), self.slots.to(torch.int64))

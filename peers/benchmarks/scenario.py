@@ -1,4 +1,4 @@
-"""What a scenario is: its numbers, and how one round of it is played and timed."""
+"""A scenario: its numbers, and how a round of the scenario is played and timed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contest(ABC):
 
     @abstractmethod
     def sample(self) -> float:
-        """Play one round, check its result, and return what the timed part of it took, in the unit."""
+        """Play a round, check its result, and return the time of its timed part, in the unit."""
 
     def holds(self) -> bool:
         """Tell whether at the end everything is where it belongs."""
@@ -39,7 +39,7 @@ class Contest(ABC):
 
 
 class Limit(Contest):
-    """What the machine needs for the bytes alone, round by round beside the contenders."""
+    """The time that the machine needs for the bytes alone, round by round beside the contenders."""
 
     def __init__(self, clock: Clock, work: Callable[[], Any], scale: float = 1e3) -> None:
         super().__init__(clock)
@@ -101,7 +101,7 @@ class Scenario:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: its pauses over hundreds of thousands of nodes are nobody's in here."""
+    """Keep the garbage collector out: no contender causes its pauses over hundreds of thousands of nodes."""
     gc.collect()
     gc.disable()
     try:

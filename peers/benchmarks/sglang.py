@@ -25,7 +25,7 @@ def missing_sglang() -> str | None:
 
 
 def key_maker(form: str) -> Callable[[Any], Any]:
-    """Return what wraps tokens in a key of sglang's, which is over the array that its requests have."""
+    """Return the function that wraps tokens in a key of sglang's, over the array that its requests have."""
     made: Callable[[Any], Any] = load_sglang("mem_cache.radix_cache").RadixKey
     return (lambda ids: made(array("q", ids))) if form == "list" else made
 

@@ -54,7 +54,7 @@ def make_markdown(rows: Sequence[ScenarioRow]) -> str:
 
 
 def make_absences(contenders: Iterable[Contender]) -> str:
-    """Say who could not take part, and why."""
+    """Name the contenders that could not take part, with the reasons."""
     return "".join(f"not here: {one.name}: {one.reason}\n" for one in contenders if one.reason)
 
 

@@ -1,4 +1,4 @@
-"""vLLM's block pool and its chained block hashes, with what its prefix cache manager does for one request.
+"""vLLM's block pool and its chained block hashes, used as its prefix cache manager uses them for a request.
 
 vLLM has no tree: a prompt is hashed block by block when its request is made, and each hash is looked up. Its
 blocks are handed out least recent first, so an allocation evicts.
@@ -107,7 +107,7 @@ class VllmBlocks(PrefixPeer):
         return len(self.pool.cached_block_hash_to_block) * self.page_size
 
     def nothing_is_lost(self) -> bool:
-        """Whether nobody references a block; cached blocks are free ones that have a content."""
+        """Return whether no block is referenced, since cached blocks are free blocks with contents."""
         return self.available() == self.capacity // self.page_size * self.page_size
 
 

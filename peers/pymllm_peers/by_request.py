@@ -1,4 +1,4 @@
-"""What prefix caches without locks have in common: a hold is a request that comes for a key and stays."""
+"""The common part of prefix caches without locks: a hold is a request that comes for a key and stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of a checkout that an environment variable names, under a name that nobody else has.
+"""Modules of a checkout that an environment variable names, under a name that no other package has.
 
 A checkout's package may be called like one that is installed, mllm's even like ours. So its modules are
 imported below a package of their own, `Checkout.alias`, and where their code says ``import pymllm`` they get
@@ -73,7 +73,7 @@ class Checkout:
         )
 
     def read(self) -> dict[str, bytes]:
-        """Return the files of `digests` by their paths, for who compiles them; as of `require_version`."""
+        """Return the files of `digests` by their paths, for compilers, as of `require_version`."""
         self.require_version()
         folder = self.folder()
         return {path: (folder / path).read_bytes() for path in self.digests}
@@ -92,7 +92,7 @@ class Checkout:
             )
 
     def is_of(self, commit: str) -> bool:
-        """Tell whether the files of a commit are checked out; of other commits than `commit` nobody knows."""
+        """Tell whether the files of a commit are checked out, which is only known of the commit `commit`."""
         is_known = commit.startswith(self.commit) or self.commit.startswith(commit)
         try:
             return is_known and not self._find_others()
@@ -163,12 +163,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._package, self._alias = package, alias
 
     def get_code(self, fullname: str) -> types.CodeType:
-        """Compile the source; no bytecode is written into somebody's checkout."""
+        """Compile the source, and write no bytecode into the checkout."""
         code: types.CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Run it; what an ``import`` calls is looked up in the builtins that a module has."""
+        """Run the module with our own ``__import__`` in its builtins, where ``import`` statements look."""
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
         super().exec_module(module)
 

@@ -32,7 +32,7 @@ _SAID = 300
 
 
 def missing_tool(tool: str) -> str | None:
-    """Say that a compiler is not there, and what brings it; ``None`` where it is."""
+    """Say that a compiler is missing and how to install it; return ``None`` if it is on the PATH."""
     if shutil.which(tool) is not None:
         return None
     return f"{tool}, which is not on the PATH; {TOOLS[tool]}"

@@ -18,7 +18,7 @@ def installed_version(package: str, environment: str) -> str:
 
 
 def require_known(package: str, known: Sequence[str], environment: str) -> None:
-    """Refuse another version of a package than those that an adapter knows, by `ImportError`.
+    """Refuse a version of a package that an adapter does not know, by `ImportError`.
 
     A call that another version does not have, or that means something else there, would be taken for an error
     of its cache. Who wants to know all the same sets `pymllm.adapters.entry.ANY_VERSION`. The first of

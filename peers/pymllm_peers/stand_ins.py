@@ -51,7 +51,7 @@ def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep
 
 
 class _StandIn(type):
-    """A name that somebody imports and nobody uses here."""
+    """A name that a module imports and no code uses here."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

@@ -35,7 +35,7 @@ from pymllm_peers.sglang.tree import SglangTree
 
 
 def _first(name: str, *modules: str) -> Any:
-    """Return what has this name in the first of sglang's modules that has it."""
+    """Return the attribute of this name from the first of sglang's modules that has it."""
     for module in modules:
         try:
             return getattr(load_sglang(f"mem_cache.{module}"), name)
@@ -142,7 +142,7 @@ class EarlierTree(SglangTree):
     NAME: ClassVar[str]
 
     def make_cache(self, page_size: int) -> Any:
-        """Build what is examined over the pool, by the names that its constructor has."""
+        """Build the examined cache over the pool, with the parameter names of its constructor."""
         made = getattr(load_sglang(f"mem_cache.{self.MODULE}"), self.NAME)
         values = {"disable": False, "req_to_token_pool": None, "page_size": page_size}
         values |= {"token_to_kv_pool_allocator": self.pool.allocator} | self.more_parameters(page_size)
@@ -217,7 +217,7 @@ class EarlierTree(SglangTree):
         return out.Evicted(len(gone))
 
     def unlock(self, node: Any, token: Any) -> None:
-        """Release a hold with what it gave, where that has a name for it."""
+        """Release a hold with the answer of its lock, where this release of sglang takes the answer."""
         if hasattr(token, "to_dec_params"):
             self.cache.dec_lock_ref(node, token.to_dec_params())
         elif dataclasses.is_dataclass(token):
@@ -274,7 +274,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
         return {"eviction_policy": self.policy, "enable_kv_cache_events": "events" in self.config}
 
     def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call; the last blocks that were stored are those that it did not know."""
+        """Make the call, and note the hashes of the new blocks, which were stored last."""
         result = super().insert_and_look(operation, key, value)
         size, tokens = self.page_size, operation.key.tokens
         ends = range(result.prefix_len + size, self.whole(len(tokens)) + 1, size)
@@ -296,7 +296,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
         return out.Hashes(tuple(self._told[name, *tokens[:end]] for end in ends))
 
     def view(self, node: Any, parent: int | None) -> out.NodeView:
-        """Tell what a node looks like, whose key was a list before there were namespaces."""
+        """Describe a node, whose key was a list before there were namespaces."""
         if self.has_namespaces:
             return super().view(node, parent)
         parts = {"id": node.id, "value": node.value, "lock_ref": node.lock_ref}
@@ -327,7 +327,7 @@ class _OneRow:
 
 
 class _WholeRequest(types.SimpleNamespace):
-    """What caches ask of a request, which later releases keep in an object of its own."""
+    """The attributes that caches ask of a request, which later releases keep in an object of its own."""
 
     req_pool_idx, priority, cache_salt = 0, 0, None
     swa_prefix_lock_released = False
@@ -408,7 +408,7 @@ class EarlierSWA(EarlierTree, SglangSWA):
         return self.hand_over(operation, value[: self.whole(len(value))].clone())
 
     def hand_over(self, operation: ops.Insert, slots: torch.Tensor) -> Any:
-        """Let a request come, with the hold of what it matched, and go again; tell what its insert told."""
+        """Let a request come with the hold of its match, and go again; return the answer of its insert."""
         known, gone, length = operation.prev_prefix_len, operation.swa_evicted_seqlen, len(slots)
         if gone > known and length - gone < self.window:
             raise UnsupportedError("a request keeps the halves of its window")
@@ -461,7 +461,7 @@ class EarlierSWA(EarlierTree, SglangSWA):
         return super().spelled(node) if self.has_namespaces else (tuple(node.key), None)
 
     def view(self, node: Any, parent: int | None) -> out.NodeView:
-        """Tell what a node looks like, whose key was a list before there were namespaces."""
+        """Describe a node, whose key was a list before there were namespaces."""
         locks, value = node.full_lock_ref, node.value
         if not self.has_namespaces:
             key = types.SimpleNamespace(token_ids=node.key, extra_key=None)
@@ -575,7 +575,7 @@ def _request(row: int | None) -> Any:
 
 
 class EarlierStateSlots(SlotAdapter):
-    """Slots of states by themselves: what padded rows write to is handed out to nobody (A1)."""
+    """Slots of states by themselves: the slot that padded rows write to is never handed out (A1)."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 6}, {"page_size": 1, "pages": 2})
 

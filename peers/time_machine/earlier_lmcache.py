@@ -82,7 +82,7 @@ def make_allocator(chunks: int) -> Any:
 
 
 def _for_objects(allocator: Any, call: Any) -> dict[str, Any]:
-    """Return what says whose the objects are, where a caller says so."""
+    """Return the argument that names the owner of the objects, if the call has such a parameter."""
     return {"parent_allocator": allocator} if "parent_allocator" in inspect.signature(call).parameters else {}
 
 
@@ -184,7 +184,7 @@ class Pins(BlockAdapter):
         """Do nothing: what an object holds is known to others."""
 
     def books(self) -> BlockBooks:
-        """Show who keeps each block: references, and pins as far as they are counted."""
+        """Show the holds of each block: references, and pins as far as they are counted."""
         count = self.number("blocks") + 1
         return BlockBooks(tuple(map(self._references, range(count))), (-1,) * count, (), ())
 
@@ -199,7 +199,7 @@ class OnePin(Pins):
     """``blocks`` objects of one pin and any number of references."""
 
     def retain(self, blocks: list[int]) -> None:
-        """Pin objects that nobody has pinned, and take references of the others."""
+        """Pin objects without a pin, and take references of the others."""
         for block in blocks:
             memory, order = self._objects[block], self._order[block]
             if "pin" in order:

@@ -53,7 +53,7 @@ _STAND_INS = STAND_INS | {
 
 
 def load(module: str) -> Any:
-    """Import a module of the vLLM that is installed, whose packages are those of its time."""
+    """Import a module of the installed vLLM, whose packages are those of its time."""
     name = f"vllm.{module}"
     if name in sys.modules:
         return sys.modules[name]
@@ -82,7 +82,7 @@ def _named(call: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Request:
-    """What managers of all these releases ask of a request, and nothing that acts."""
+    """The attributes that managers of all these releases ask of a request, and nothing that acts."""
 
     def __init__(self, name: str, tokens: Sequence[int]) -> None:
         self.request_id = name
@@ -133,7 +133,7 @@ def tells_apart() -> tuple[str, ...]:
 
 
 def make_cache(page_size: int, blocks: int, events: bool) -> Any:
-    """Build a manager, one block more where one is nobody's; routers are sent events where there are any."""
+    """Build a manager, one block more where one is reserved, with ``events`` if the release has any."""
     manager = load("v1.core.kv_cache_manager").KVCacheManager
     # Blocks ahead of what a request has computed would evict more than it asks for.
     values = {"num_preallocate_tokens": 0, "max_model_len": 2**20, "enable_caching": True}
@@ -269,7 +269,7 @@ class EarlierFull(VllmFull):
         return list(found[0] if isinstance(found, tuple) else found)
 
     def _allocate(self, request: Request, tokens: int, found: list[Any]) -> Any:
-        """Give a request blocks for tokens behind what it has found; ``None`` where there are too few."""
+        """Give a request blocks for tokens behind its found blocks; return ``None`` if there are too few."""
         call = self.cache.allocate_slots
         if "num_new_computed_tokens" not in inspect.signature(call).parameters:
             return call(request, tokens, found)
@@ -297,7 +297,7 @@ class EarlierFull(VllmFull):
         self.blocks.touch((blocks,) if by_group else blocks)
 
     def _free_blocks(self) -> list[Any]:
-        """Return what is free, first what goes first."""
+        """Return the free blocks, in the order in which they go."""
         return list(self.blocks.free_block_queue.get_all_free_blocks())
 
     def leave(self, request: Request) -> None:
@@ -350,7 +350,7 @@ class EarlierFull(VllmFull):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let somebody come and go who takes all blank blocks and some more, and computes nothing.
+        """Let a request come and go that takes all blank blocks and some more, and computes nothing.
 
         These come to stand first: who comes next is to take them before what is cached.
         """

@@ -36,7 +36,7 @@ _CALL_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a search wrote down: a program for a law, and whether it had time to make it small."""
+    """The record of a search: a program for a law, and whether there was time to make it small."""
 
     law: str
     message: str

@@ -1,4 +1,4 @@
-"""What came of playing the table, `results.json`, as records; the programs lie beside it in `programs`."""
+"""The results of playing the table, `results.json`, as records; the programs lie beside it in `programs`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Search(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A program that the search of the old release found, and what it does again in both releases.
+    """A program that the search of the old release found, and its results in reruns on both releases.
 
     ``old`` and ``fixed`` are the laws that it breaks there, or `None`; ``fixed_ends`` says why it could not
     go on in the fixed release, where it could not.
@@ -51,7 +51,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came of one bug: the searches of both releases, and the programs that tell these apart.
+    """The result of a bug: the searches of both releases, and the programs that tell these apart.
 
     ``found`` is the program by which the bug was found, of a law that the table names; ``besides`` are
     others. ``seconds`` are of the searches of the old release until then.
@@ -90,7 +90,7 @@ _SAME = ("id", "adapter", "last_with", "first_without")
 
 
 def read_results(path: Path = RESULTS) -> dict[str, Result]:
-    """Read what is known, by the bug's id; nothing where there is no such file."""
+    """Read the known results, by the bug's id; return none if the file is missing."""
     if not path.exists():
         return {}
     return {row.id: row for row in msgspec.json.decode(path.read_bytes(), type=tuple[Result, ...])}

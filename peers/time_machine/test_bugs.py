@@ -54,7 +54,7 @@ def test_every_adapter_is_there(bug: Bug) -> None:
 
 
 def test_what_can_be_reached_has_an_adapter() -> None:
-    """Nobody finds a bug by thinking."""
+    """Every bug that can be reached has an adapter, since thinking finds no bug."""
     assert all(bug.adapter for bug in BUGS if bug.reachable)
 
 

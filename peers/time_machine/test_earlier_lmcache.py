@@ -131,7 +131,7 @@ def test_sound_pins_break_no_law(adapter: type[Pins], release: Any) -> None:
 
 
 def test_one_pin_needs_no_count(release: Any) -> None:
-    """Who pins once sees nothing of the first bug of 0.3.2."""
+    """A caller that pins once sees nothing of the first bug of 0.3.2."""
     release(MADE=UncountedPins)
     search(BlockMachine, OnePin, 3, 60)
 

@@ -33,7 +33,7 @@ class Block:
 
 
 class Queue:
-    """What is free, first what goes first."""
+    """The free blocks, in the order in which they go."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self.blocks = list(blocks)
@@ -132,7 +132,7 @@ class Manager:
 
 
 class TouchesFirst(Manager):
-    """What 0.6.6 had: what is found is taken before it is known whether the rest can be had."""
+    """The manager of 0.6.6, which takes the found blocks before it knows whether the rest can be had."""
 
     TOUCHES_FIRST: ClassVar[bool] = True
 
@@ -210,7 +210,7 @@ class RecentManager(GroupManager):
 
 
 class BlankLast(RecentManager):
-    """What releases until 0.23 had: what nobody can find goes when its turn comes."""
+    """A manager of releases until 0.23, in which a block that cannot be found goes when its turn comes."""
 
     BLANK_LAST: ClassVar[bool] = True
 
@@ -230,14 +230,14 @@ def _record(**parts: Any) -> SimpleNamespace:
 
 
 class FullAttentionSpec(SimpleNamespace):
-    """What a group keeps."""
+    """The stand-in for the memory of a group."""
 
     def __init__(self, block_size: int, num_kv_heads: int, head_size: int, dtype: Any) -> None:
         super().__init__(block_size=block_size, sizes=(num_kv_heads, head_size, dtype))
 
 
 class KVCacheConfig(SimpleNamespace):
-    """What a manager is built from."""
+    """The stand-in for the values of which a manager is built."""
 
     def __init__(self, num_blocks: int, kv_cache_tensors: list[Any], kv_cache_groups: list[Any]) -> None:
         super().__init__(num_blocks=num_blocks, tensors=kv_cache_tensors, kv_cache_groups=kv_cache_groups)
@@ -280,7 +280,7 @@ MANAGERS = pytest.mark.parametrize(
 
 @MANAGERS
 def test_a_sound_manager_breaks_no_law(manager: type[Manager], apart: Any, release: Any) -> None:
-    """Of its own blocks or of groups, whatever tells prompts apart."""
+    """A sound manager of its own blocks or of groups breaks no law, for each way to tell prompts apart."""
     release(manager, apart)
     for number in range(len(EarlierFull.CONFIGURATIONS)):
         assert drive(machine_of(EarlierFull, number), number, 80).passed_over is None
@@ -322,7 +322,7 @@ def test_what_is_touched_stays_touched(release: Any) -> None:
     ],
 )
 def test_prompts_are_told_apart(apart: Any, wanted: str, by: str, release: Any) -> None:
-    """By what is asked for, or by what there was before it."""
+    """A prompt is told apart by the wanted part, or by images where no other part existed."""
     release(GroupManager, apart)
     adapter = EarlierFull("it", {**EarlierFull.CONFIGURATIONS[0], "apart": wanted})
     request = adapter._request(1, ops.Key((1, 2), "a"))
@@ -350,7 +350,7 @@ def test_an_image_is_found_by_key_and_by_name() -> None:
 
 
 class Evictor:
-    """Blocks that nobody has, by the time when they were let go of and their depth."""
+    """Blocks without an owner, by the time when they were let go of and their depth."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[float, int]] = {}
@@ -465,13 +465,13 @@ class Tables:
 
 
 class ForgetfulTables(Tables):
-    """What a release had in part: what is let go of is as old as can be."""
+    """The tables that a release had in part, which make a block that is let go of as old as can be."""
 
     FORGETS_AGE: ClassVar[bool] = True
 
 
 class PlainTables(Tables):
-    """What releases before 0.6.5 had: adapters are not looked at."""
+    """The tables of releases before 0.6.5, which do not look at adapters."""
 
     KNOWS_ADAPTERS: ClassVar[bool] = False
 
@@ -540,7 +540,7 @@ def test_what_loses_its_age_goes_first(engine: Any) -> None:
 
 
 def test_adapters_are_held_apart_whatever_the_hash_knows(engine: Any) -> None:
-    """The bug of releases before 0.6.5 is found by who asks for it, in three operations."""
+    """The bug of releases before 0.6.5 is found by a caller that asks for it, in three operations."""
     engine(PlainTables)
     adapter = vllm_allocator.Adapters("it", vllm_allocator.Adapters.CONFIGURATIONS[0])
     adapter.apply(1, ops.Insert(ops.Key((1, 2), "a")))

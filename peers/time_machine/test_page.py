@@ -1,4 +1,4 @@
-"""What was played is of the table as it is, can be judged again, and stands on the page."""
+"""The played results are of the table as it is, can be judged again, and stand on the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_bug_that_was_missed_has_a_reason() -> None:
 
 @pytest.mark.parametrize("it", FOUND, ids=lambda it: it.id)
 def test_a_found_program_can_be_judged_again(it: Result) -> None:
-    """What the old release answered breaks the law, by a dozen operations at most.
+    """The old release's answers break the law, in a program of a dozen operations at most.
 
     What a tree's own check finds (R9) shows in no outcome.
     """

@@ -118,7 +118,7 @@ def test_a_program_that_proves_nothing_is_told_of_besides(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the time allows is searched, and the fixed release is not."""
+    """The old release is searched as long as time allows, and the fixed release is not searched."""
     searched = tell(monkeypatch, old, fixed)
     it = played(msgspec.structs.replace(ROWS, expected=expected), tmp_path)
     assert it.found is None

@@ -45,7 +45,7 @@ class Request:
         self.tokens = [*tokens]
 
     def get_seqs(self, status: object = None) -> list[Request]:
-        """Return its sequences, whatever their status."""
+        """Return the request's own sequences, for every status."""
         return [self]
 
     def is_encoder_decoder(self) -> bool:
@@ -199,14 +199,14 @@ class BlockManager(ByRequest):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def _lacks_room(self, request: Request) -> bool:
-        """Say whether what is free is too little for what is missing."""
+        """Return whether the free blocks are too few for the missing blocks of a request."""
         cached = self._cached(request)
         idle = [block for block in cached if block is not None and block in self.allocator.evictor]
         missing = cached.count(None) + len(self._tail)
         return missing > self.allocator.get_num_free_blocks() - len(idle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let somebody take all blank blocks and some more, and give them back."""
+        """Let a request take all blank blocks and some more, and give them back."""
         before, pages = self._evictable(), -(-operation.tokens // self.page_size)
         free = self.allocator.get_num_free_blocks()
         names = ("allocate_mutable_block", "allocate_mutable")
@@ -274,7 +274,7 @@ class Tails(BlockManager):
 
 
 class Adapters(BlockManager):
-    """The same, held to keep LoRA adapters apart whatever its hash knows; nothing refuses both at once."""
+    """The same manager, held to keep LoRA adapters apart for every hash; nothing refuses both at once."""
 
     def claim(self) -> frozenset[str]:
         return super().claim() | {"extra_key"}

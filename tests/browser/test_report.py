@@ -208,7 +208,7 @@ def test_the_verdict_and_the_violation_come_first(page: Any) -> None:
 
 
 def test_a_table_can_be_searched_and_cut_down(page: Any) -> None:
-    """What does not fit is hidden, and the number of rows that are left is told."""
+    """A search hides the rows that do not match, and the number of rows that are left is shown."""
     unfold(page)
     line = page.locator(".find").filter(visible=True).first
     rows = line.locator("xpath=following::table[1]").locator("tbody tr")

@@ -1,4 +1,4 @@
-"""A campaign as somebody types it, of whose shards some are killed in the middle."""
+"""A campaign that is typed as a command, some of whose shards are killed in the middle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:
-    """Start ``pymllm`` in a process of its own; what it prints is kept."""
+    """Start ``pymllm`` in a process of its own, and keep its output."""
     return subprocess.Popen(
         [sys.executable, "-m", "pymllm", *map(str, words), "--progress", "off"],
         env=environment(folder),
@@ -159,7 +159,7 @@ class Campaign:
         return self.process.returncode, output, errors
 
     def end_well(self, whole: bytes) -> str:
-        """Wait for an end with the bytes of one process, whatever was lost; return what was said of it."""
+        """Wait for an end with the ledger ``whole`` despite all losses, and return the error output."""
         status, output, errors = self.end()
         assert status == 0, output + errors
         for name, runs in self.lost.items():

@@ -26,7 +26,7 @@ def words(folder: Path, number: int) -> tuple[object, ...]:
 
 
 def kill_in_the_middle(process: subprocess.Popen[str], ledger: Path) -> None:
-    """Kill a shard that has played some of its runs; what plays for it ends, too."""
+    """Kill a shard that has played some of its runs, and assert that its child processes end, too."""
     while not is_in_the_middle(ledger):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

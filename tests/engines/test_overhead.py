@@ -1,4 +1,4 @@
-"""What an engine adds is measured: a short slice of `benchmarks.engine_overhead` with its clusters."""
+"""The overhead of an engine is measured: a short slice of `benchmarks.engine_overhead` with its clusters."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_nodes_that_are_killed_cost_retries_and_no_verdict(
 
 
 def kill_node(raylet: psutil.Process) -> None:
-    """Kill what a node is, at once, as where somebody pulls the plug; shards have nobody left."""
+    """Kill a raylet and its children at once, as a pulled plug does; their shards have no parent left."""
     for process in (raylet, *raylet.children()):
         process.kill()
 

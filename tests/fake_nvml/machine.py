@@ -45,7 +45,7 @@ class FakeNvml:
         return folder
 
     def environment(self, folder: Path, **state: object) -> dict[str, str]:
-        """What a process needs to find the library in ``folder``, on a machine in this state."""
+        """Return the environment in which a process finds the library in ``folder``, on a machine so set."""
         path = self.folder / f"state-{os.urandom(4).hex()}"
         write_state(path, state)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
@@ -111,7 +111,7 @@ def readers() -> int:
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:
-    """Replace the file of a machine's state; whoever reads it sees the old one or the new one."""
+    """Replace the file of a machine's state; a reader sees the old file or the new file."""
     lines = [f"{key.replace('__', '.')} {value}\n" for key, value in state.items()]
     new = path.with_suffix(".new")
     new.write_text("".join(lines), encoding="utf-8")

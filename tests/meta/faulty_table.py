@@ -1,4 +1,4 @@
-"""What becomes of each wrong implementation when Hypothesis plays programs on it, as measured."""
+"""The measured results of wrong implementations on which Hypothesis plays programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def machine_for(name: str) -> type[ActingMachine]:
 
 
 def look_for(name: str, seed: int, machine: type[ActingMachine] | None = None) -> SearchResult:
-    """Let Hypothesis play short programs, with nobody looking inside, and shrink the first that fails."""
+    """Let Hypothesis play short programs, without a look inside, and shrink the first that fails."""
     machine = machine or machine_for(name)
     config = dict(load_adapter(find_adapter(name)).CONFIGURATIONS[0])
     made = make_machine(machine, name, config, seed=seed, audit=False)

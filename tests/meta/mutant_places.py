@@ -66,7 +66,7 @@ def find_codes(change: Change, path: Path) -> dict[str, CodeType]:
 
 
 def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
-    """Give functions the codes that `find_codes` found for their places; LookupError where nobody stands.
+    """Give functions the codes that `find_codes` found for their places; LookupError for an empty place.
 
     A module that is imported only when it is needed would come with its sound functions afterwards.
     """
@@ -78,7 +78,7 @@ def exchange(codes: dict[str, CodeType], functions: Functions) -> None:
 
 
 def _codes_of(change: Change, text: str, path: Path, end: str = "") -> list[CodeType]:
-    """Compile a function, which may end with something more: whoever does not need its closure keeps it."""
+    """Compile a function, with more code at its end if it would lose a closure that it does not need."""
     tree = ast.parse(text, str(path))
     for it in ast.walk(tree):
         if isinstance(it, ast.FunctionDef) and change.function.endswith(f".{it.name}"):

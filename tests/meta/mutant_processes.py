@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 class Task(NamedTuple):
-    """What a process is to do, and how many seconds of processor time it may take in all."""
+    """The task of a process, and the total seconds of processor time that the process may take."""
 
     name: str
     run: Callable[[Tell], None]
@@ -47,7 +47,7 @@ class _Running(NamedTuple):
 
 
 def run_each(tasks: Iterable[Task], jobs: int, show: Callable[[str, str], None]) -> None:
-    """Run tasks, each in a process of its own, and show what it said: nothing, words, or how it died.
+    """Run each task in a process of its own, and show its words: none, its own, or the way in which it died.
 
     A task that raises is a RuntimeError, and no verdict.
     """
@@ -105,14 +105,14 @@ def _silence(*streams: int) -> None:
 
 
 def _wait_for(running: list[_Running]) -> list[_Running]:
-    """Return those that have said something, have ended, or have had their time."""
+    """Return the processes that have said something, have ended, or have had their time."""
     left = max(min(it.until for it in running) - time.monotonic(), 0.0)
     ready, _, _ = select.select([it.pipe for it in running], [], [], left)
     return [it for it in running if it.pipe in ready or time.monotonic() >= it.until]
 
 
 def _end(it: _Running) -> str:
-    """End a process and its group; return what it said."""
+    """End a process and its group, and return the words of the process."""
     pid = _pids.pop(it.pipe)
     has_ended = bool(select.select([it.pipe], [], [], 0.0)[0])
     words = os.read(it.pipe, 1 << 16).decode() if has_ended else "it hangs"

@@ -18,7 +18,7 @@ IMPORT = ""
 
 
 class Reach(NamedTuple):
-    """What a run without a mutant tells."""
+    """The measurements of a run without a mutant."""
 
     seconds: dict[str, float]
     """Processor time of each test."""
@@ -28,7 +28,7 @@ class Reach(NamedTuple):
 
 
 class Measuring:
-    """A plugin that has coverage.py note who enters what; its owner starts that before any import."""
+    """A plugin that names the running test to coverage.py; its owner starts coverage before any import."""
 
     def __init__(self, noted: coverage.Coverage) -> None:
         self._noted = noted
@@ -44,7 +44,7 @@ class Measuring:
 
 
 def measure(folder: Path, rooms: Sequence[str], run: Callable[[Measuring], int]) -> Reach:
-    """Run tests once and note who enters what; exit if one fails, for it would notice every mutant."""
+    """Run the tests once and note which tests enter each function; exit if a test fails without a mutant."""
     noted = coverage.Coverage(
         data_file=None, config_file=False, include=[f"{folder / room}/*" for room in rooms]
     )
@@ -69,7 +69,7 @@ def _entered(data: coverage.CoverageData, folder: Path) -> dict[str, list[str]]:
 
 
 class Sources(NamedTuple):
-    """What a reach is of."""
+    """The stamps of the sources that a reach belongs to."""
 
     stamp: int
     """Of the package, and of what tests share."""

@@ -1,4 +1,4 @@
-"""What became of mutants, in a file that many runs may share: who noticed, or for which sources nobody."""
+"""The results of mutants, in a file that many runs may share: the noticing test, or the sources of none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Results:
                     self.known.setdefault(name, "")
 
     def keep(self, name: str, by: str) -> None:
-        """Write down at once what became of one; ``by`` is empty where nobody noticed."""
+        """Write down at once the result of a mutant; ``by`` is empty if no test noticed the mutant."""
         self.known[name] = by
         record = {"mutant": name, "by": by} | ({} if by else {"sources": self._sources})
         with refusing_to_keep(self._path, "; those before stay there"):

@@ -48,7 +48,7 @@ Stage = tuple[str, ...]
 
 
 class _Unshrunk:
-    """Fewer examples, for there are many mutants; what is found may stay as long as it is."""
+    """A plugin that sets fewer examples and no shrinking, since there are many mutants."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
@@ -109,7 +109,7 @@ def run_all(
     results: Results,
     show: Callable[[str, str], None],
 ) -> None:
-    """Run the tests of some rooms that matter on each mutant; keep and show who noticed, as it is known."""
+    """Run the tests of some rooms that matter on each mutant; keep and show each result as it is known."""
     tests = [*(f"tests/unit/{room}" for room in rooms), "tests/properties"]
     reach = _find_reach(root, tests, rooms, folder / "reach.json")
     codes, entering = {}, {}
@@ -151,7 +151,7 @@ def run_all(
 
 
 def _find_reach(root: Path, tests: Sequence[str], rooms: Sequence[str], path: Path) -> Reach:
-    """Return who enters what; run the tests where it is not known."""
+    """Return the tests that enter each function, after a run of the tests for which this is not known."""
     sources = stamp_sources(root, tests)
     known, same = read_reach(path, sources)
     if left := sorted(sources.files.keys() - same):

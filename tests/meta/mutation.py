@@ -77,7 +77,7 @@ reads what Slurm or GitLab says. The same command again goes on where it was.
 
 
 class Mutant(NamedTuple):
-    """A change of one function: where, what it says, and what it said."""
+    """A change of a function: its place, the old text and the new text."""
 
     function: str
     old: str
@@ -85,7 +85,7 @@ class Mutant(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How many of a sample were noticed, and who was not: with a reason, or without one."""
+    """The number of noticed mutants of a sample, and the unnoticed mutants, with and without a reason."""
 
     killed: int
     explained: tuple[Mutant, ...]
@@ -93,18 +93,18 @@ class Score(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Killed among those that could be."""
+        """Return the share of killed mutants among the mutants that could be killed."""
         return self.killed / max(self.killed + len(self.survived), 1)
 
 
 def explain() -> dict[Mutant, str]:
-    """Read the reasons of those that nobody can kill."""
+    """Read the reasons of the mutants that no test can kill."""
     rows = json.loads(EXPLAINED.read_text(encoding="utf-8"))
     return {Mutant(row["function"], row["old"], row["new"]): row["reason"] for row in rows}
 
 
 def reason_of(mutant: Mutant, reasons: Mapping[Mutant, str]) -> str | None:
-    """Return why nobody can kill a mutant, where that is known."""
+    """Return the reason why no test can kill a mutant, where a reason is known."""
     if _STRICT.sub("", mutant.old) == _STRICT.sub("", mutant.new):
         return "what is zipped is equally long by construction: strict says so to a reader"
     return reasons.get(mutant)
@@ -131,12 +131,12 @@ def _code_of(function: str) -> str:
 
 
 def sample(names: Sequence[str], seed: str, count: int) -> list[str]:
-    """Draw mutants; those of a function stay drawn while others change, so that what was learned is kept."""
+    """Draw mutants so that those of a function, and their known results, stay while other mutants change."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())[:count]
 
 
 def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
-    """Sum up what became of a sample of changes; by their names, who has noticed, or nothing."""
+    """Sum up the results of a sample of changes; ``noticed`` has the noticing test of each, or nothing."""
     reasons = explain()
     found = [Mutant(it.function, it.old, it.new) for name, it in changes.items() if not noticed[name]]
     explained = tuple(mutant for mutant in found if reason_of(mutant, reasons) is not None)
@@ -264,7 +264,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def find_out(folder: Path, changes: dict[str, Change], jobs: int, results: Results) -> dict[str, str]:
-    """Run the tests on all changes that are not known yet; by name, who has noticed, or nothing."""
+    """Run the tests on all changes without a known result; return the noticing test by name, or nothing."""
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
     reasons = explain()

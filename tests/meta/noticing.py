@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the tests did that are marked ``notices(FAULT, ..., when=PARAMETERS, shows_as=ERROR)``.
+    """The outcome of the tests that are marked ``notices(FAULT, ..., when=PARAMETERS, shows_as=ERROR)``.
 
     They ``passed`` if one did and none failed; ``error`` is what the first failing one raised, or that an
     edit is stale. Where the class under test refuses what the fault does, only that counts: ``shows_as``.
@@ -52,7 +52,7 @@ def run_with_faults(
     paths: Sequence[Path] = (),
     most_seconds: int = 30,
 ) -> dict[str, Outcome]:
-    """Run the tests that are marked for some faults, each with its fault in the code; return what they did.
+    """Run the tests that are marked for some faults, each with its fault in the code; return the outcomes.
 
     By default all files with a mark are collected. What runs too long fails with a `TimeoutError`, since a
     fault may make a loop endless; a file that cannot be imported is a RuntimeError.
@@ -127,7 +127,7 @@ class _Loop:
 
 
 def _is_meant(item: pytest.Item, mark: pytest.Mark) -> bool:
-    """Whether the test is the one of its parameters that the mark is about."""
+    """Return whether a test has the parameters that its mark names, if the mark names any."""
     return "when" not in mark.kwargs or item.nodeid.endswith(f"[{mark.kwargs['when']}]")
 
 

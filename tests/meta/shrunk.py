@@ -39,7 +39,7 @@ request alone takes seven operations."""
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of the first failure of a fault: its law, operations before and after, the seconds."""
+    """The shrunk first failure of a fault: its law, operations before and after, the seconds."""
 
     fault: str
     law: str

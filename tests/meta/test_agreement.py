@@ -100,7 +100,7 @@ def failing_histories(name: str) -> Iterator[History]:
 
 
 def law_seen_inside(name: str, history: History) -> str | None:
-    """The law that a walk after each step names first, with nobody judging the outcomes."""
+    """Return the law that a walk after each step names first, while no judge looks at the outcomes."""
     with planted(class_of(name).FAULT.edits):
         adapter = make_adapter(class_of(name).SOUND, dict(history.header.config))
         try:
@@ -114,7 +114,7 @@ def law_seen_inside(name: str, history: History) -> str | None:
 
 @pytest.mark.parametrize("name", [entry.name for entry in FAULTY])
 def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
-    """The law that the oracle names, or the one recorded beside it; what is not recorded is not seen."""
+    """A walk sees each recorded fault by a law that is recorded for the fault, and sees no other fault."""
     seen = (law_seen_inside(name, history) for history in failing_histories(name))
     if name in INSIDE:
         assert next(filter(None, seen)) in INSIDE[name]  # not every program that breaks a law shows it inside
@@ -123,7 +123,7 @@ def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
 
 
 def test_what_walks_see_goes_by_one_name() -> None:
-    """All but a few faults that both ways see have one law; a walk says of all of them what it may say."""
+    """Walks and the oracle name the same law for all but a few faults, and walks name only their own laws."""
     differ = {name for name, laws in INSIDE.items() if class_of(name).BREAKS not in laws}
     assert differ == {
         *(
@@ -143,7 +143,7 @@ def test_what_walks_see_goes_by_one_name() -> None:
 
 @each_machine_of_own
 def test_neither_accuses_our_own_classes(name: str, config: Config, machine: type[ActingMachine]) -> None:
-    """A driven run passes both ways, and what a walk checks has a law of the registry that says so.
+    """A driven run of our classes passes both ways, and the registry says which laws a walk checks.
 
     tests/properties plays all other configurations both ways.
     """

@@ -1,4 +1,4 @@
-"""Every law of the registry is seen to fail, and its ways of being checked are those that it really has."""
+"""Every law of the registry is seen to fail, and names exactly the ways in which it is really checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of mutants is kept line by line, and lines of several machines are the whole."""
+"""The results of mutants are kept line by line, and the lines of several machines make the whole."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_noticed_stays_noticed(path: Path) -> None:
-    """And what nobody noticed counts for the same sources only."""
+    """A noticed mutant stays noticed; an unnoticed mutant counts for the same sources only."""
     results = Results(path, "as they are")
     results.keep("a", "a test")
     results.keep("b", "")
@@ -93,7 +93,7 @@ def test_sources_are_the_package_and_its_tests(tmp_path: Path) -> None:
 
 
 class Machine:
-    """The command with a runner that knows what comes of each mutant, and remembers whom it tried."""
+    """The command with a runner that knows the result of each mutant, and remembers the tried mutants."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.tried: list[str] = []
@@ -134,7 +134,7 @@ class Machine:
             show(key, by)
 
     def type(self, *words: object) -> tuple[int, str]:
-        """Type the command; its status and what it says, and whom it tried in ``tried``."""
+        """Type the command, note the tried mutants in ``tried``, and return the status and the output."""
         self.tried = []
         status = mutation.main(["--sample", "9", "--jobs", "1", *map(str, words)])
         return status, self._capsys.readouterr().out
@@ -159,7 +159,7 @@ def shards_of(machine: Machine, folder: Path, count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_all_shards_together_are_the_whole(machine: Machine, tmp_path: Path, count: int) -> None:
-    """The same page and the same words, byte for byte, in any order and twice; nobody is tried again."""
+    """All shards give the same page and words, byte for byte, in any order and twice, without a new try."""
     whole = machine.type("--keep", tmp_path / "whole.jsonl", "--page", tmp_path / "whole.md")
     assert whole[0] == 1  # 6 of 8 are too few
     assert "6 noticed, 2 not noticed, 1 that no test can notice: 75.0%; seed pymllm, 9 of 9" in whole[1]
@@ -195,7 +195,7 @@ def test_what_nobody_noticed_is_tried_again_after_a_change(machine: Machine, pat
 
 
 def test_a_run_that_was_ended_goes_on(machine: Machine, path: Path) -> None:
-    """With those that it had not tried."""
+    """A run that was ended goes on with the mutants that it had not tried."""
     machine.dies_after = 3
     with pytest.raises(KeyboardInterrupt):
         machine.type("--keep", path)

@@ -50,7 +50,7 @@ class Box:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What mutmut leaves behind."""
+    """Make a folder as mutmut leaves it behind."""
     for place, text in (("src", SOURCE), ("mutants/src", MUTATED)):
         path = tmp_path / place / "pack" / "halves.py"
         path.parent.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_one_function_is_changed_and_nothing_else(folder: Path) -> None:
 
 
 def test_a_process_imports_the_change_in_place_of_the_file(folder: Path) -> None:
-    """Without a word in the file, and whatever is compiled already."""
+    """A process imports the change without a word in the file, even if the module is already compiled."""
     program = (
         "from pathlib import Path; from mutants import install, read_mutant\n"
         "import py_compile; py_compile.compile('src/pack/halves.py')\n"
@@ -101,7 +101,7 @@ def test_the_nearest_tests_come_first() -> None:
 
 
 def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share is of those that could be noticed; every survivor is on the page."""
+    """The share is of the mutants that could be noticed; every survivor is on the page."""
     changes = {name: Change("m", "m.f", f"old {name}", "new | one", "") for name in "abcd"}
     monkeypatch.setattr(mutation, "explain", lambda: {mutation.Mutant("m.f", "old d", "new | one"): "equal"})
     monkeypatch.setattr(mutation, "version", lambda name: "3")  # it is installed only where mutants are made
@@ -114,7 +114,7 @@ def test_a_score_leaves_out_what_nobody_can_kill(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_sample_outlives_other_changes() -> None:
-    """In whatever order names come; one that came or went elsewhere moves at most one place of a sample."""
+    """The order of names does not matter; a name that came or went moves at most one place of a sample."""
     names = [f"name {number}" for number in range(50)]
     drawn = mutation.sample(names, "seed", 10)
     assert drawn == mutation.sample(names[::-1], "seed", 10) != mutation.sample(names, "another", 10)
@@ -133,7 +133,7 @@ def load(path: Path) -> ModuleType:
 
 
 def test_a_running_process_exchanges_one_function(folder: Path) -> None:
-    """Whoever holds it already has the changed one, under decorators, too."""
+    """An object that holds the function already has the changed code, under decorators, too."""
     path = folder / "src" / "pack" / "halves.py"
     module = load(path)
     half, of = module.half, module.Box.of
@@ -238,7 +238,7 @@ print(json.dumps(results.lines))
 
 
 def test_tests_meet_the_change_however_its_module_comes(tmp_path: Path) -> None:
-    """A test may import it, from a package that is a plugin of pytest, too; whatever the change is.
+    """A test meets each change however it imports the module, also from a package that is a plugin of pytest.
 
     Each has one result: that nobody noticed it so far is none, where it is tried again.
     """
@@ -297,7 +297,7 @@ def test_reach_is_kept_for_the_same_sources(tmp_path: Path) -> None:
 
 
 def test_sources_are_told_apart(tmp_path: Path) -> None:
-    """Files of tests each, all others together; by what they are called and what is in them."""
+    """Each file of tests is stamped alone and all other files together, by their names and contents."""
     for name in ("src/a.py", "tests/unit/test_a.py", "tests/unit/helper.py", "tests/conftest.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
@@ -370,7 +370,7 @@ def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
 
 
 def test_a_reason_of_code_that_was_rewritten_is_stale() -> None:
-    """And one of a function that is gone; what is there is none."""
+    """A reason is stale if its code was rewritten or its function is gone, and not if its code is there."""
     here = mutation.Mutant("pymllm.text_file.cut", "return", "")
     rewritten = mutation.Mutant("pymllm.text_file.cut", "return nothing of it", "")
     gone = mutation.Mutant("pymllm.text_file.Cutter.cut", "return", "")

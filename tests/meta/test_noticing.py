@@ -1,4 +1,4 @@
-"""The runner tells what a test does under a fault, and what it could not run."""
+"""The runner reports the outcome of a test under a fault, and the tests that it could not run."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ def chosen(request: pytest.FixtureRequest) -> list[Fault]:
 
 @pytest.fixture(scope="module")
 def sound(chosen: list[Fault], pytestconfig: pytest.Config) -> dict[str, Outcome]:
-    """What the noticing tests do with the code as it is, by the fault's id."""
+    """Run the noticing tests on the code as it is, and return the outcomes by the fault's id."""
     return run_with_faults({fault.id: () for fault in chosen}, pytestconfig.option.hypothesis_seed)
 
 
 @pytest.fixture(scope="module")
 def faulty(chosen: list[Fault], pytestconfig: pytest.Config) -> dict[str, Outcome]:
-    """What each fault's noticing tests do while the fault is there, by the fault's id."""
+    """Run the noticing tests of each fault while the fault is there; return the outcomes by its id."""
     return run_with_faults({fault.id: fault.edits for fault in chosen}, pytestconfig.option.hypothesis_seed)
 
 

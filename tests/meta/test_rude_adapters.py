@@ -35,7 +35,7 @@ NOISES = ("Prints", "Writes", "Silent", "Registers", "Signals")
 
 
 class Typed(NamedTuple):
-    """What came of a command."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -111,7 +111,7 @@ def test_a_copy_of_the_process_does_not_answer_for_it(tmp_path: Path) -> None:
     ids=lambda arguments: arguments[0],
 )
 def test_a_search_that_ends_early_has_no_verdict(arguments: tuple[str, ...], way: str, run: Run) -> None:
-    """In the middle of programs; whoever else was searched has his verdict."""
+    """An adapter that ends the search in a program has no verdict; other searched adapters have theirs."""
     name = f"rude_adapters:{way}"
     naming = ("--adapter", name) if arguments[0] == "soak" else (name,)
     done = run(arguments[0], *naming, *arguments[1:])
@@ -125,7 +125,7 @@ def test_a_search_that_ends_early_has_no_verdict(arguments: tuple[str, ...], way
 def test_a_program_that_ends_its_process_is_one_line(
     command: str, way: str, run: Run, tmp_path: Path
 ) -> None:
-    """Status 3: who is gone has broken no law, and held none."""
+    """Status 3: an adapter whose process is gone has broken no law, and held none."""
     steps = [Step(number, operation) for number, operation in enumerate(PROGRAM, 1)]
     write_history(History(Header("rows", "rows", CONFIG), steps), tmp_path / "a.jsonl")
     done = run(command, "a.jsonl", "--adapter", f"rude_adapters:{way}")

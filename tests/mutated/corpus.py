@@ -290,7 +290,7 @@ def interrupted() -> Executor:
 
 
 def _merged(folder: Path) -> tuple[list[bytes], list[bytes]]:
-    """Return what a merge writes: what was found, and a corpus."""
+    """Return the files that a merge writes: findings and a corpus."""
     for words in (
         "soak --adapter faulty-dirty-rows --operations 600 --longest 200 --seed 7 --jobs 1 --output wrong",
         "merge soaked wrong --output merged --corpus rare",

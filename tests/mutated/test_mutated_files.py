@@ -1,4 +1,4 @@
-"""Files that somebody spoiled, through every command that reads one: an error of one line, or a verdict."""
+"""Spoiled files, through every command that reads a file: an error of one line, or a verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workshop:
     cases: list[Case]
 
     def refresh(self) -> None:
-        """Make the folder new: a module that tells when it is imported, a pipe that nobody writes."""
+        """Make the folder new: a module that tells when it is imported, and a pipe without a writer."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         text = f"open({str(self.folder / CANARY)!r}, 'w').close()\nclass X: pass\n"

@@ -35,7 +35,7 @@ class Ended:
 
 
 def warm_up() -> None:
-    """Import what the commands import, so that their children need not."""
+    """Import the modules that the commands import, so that child processes need not import them."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -174,7 +174,7 @@ def _status_of(words: Sequence[str]) -> int:
 
 
 def find_fault(ended: Ended, allowed: Sequence[int]) -> str | None:
-    """Say what a command must not have done, whatever it was given."""
+    """Describe the fault of an ended command that no input excuses; return ``None`` if there is no fault."""
     if ended.status < 0:
         return f"ended by {signal.Signals(-ended.status).name}"
     if "Traceback" in ended.errors or "KeyError" in ended.errors or ended.status == 70:

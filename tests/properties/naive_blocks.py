@@ -49,12 +49,12 @@ def demand(is_right: bool, *words: object) -> None:
 
 
 def expect(found: object, *allowed: object) -> None:
-    """Accuse an outcome unless what was found is one of the allowed."""
+    """Accuse an outcome unless the found value is among the allowed values."""
     demand(found in allowed, "expected", allowed, "found", found)
 
 
 class Model(ABC):
-    """What both kinds have in common: one outcome after the other."""
+    """The common part of the models of both kinds: one outcome after the other."""
 
     allowed = REFUSALS
 
@@ -188,7 +188,7 @@ class NaiveBlocks(Model):
         return found[1:]
 
     def evictable(self) -> set[int]:
-        """Return the cached blocks below which nobody has a reference."""
+        """Return the cached blocks below which no block is referenced."""
         cached = [block for block in self.hash_of if not self.refs[block]]
         return {block for block in cached if not any(self.refs[each] for each in self.below(block))}
 
@@ -243,7 +243,7 @@ class NaiveBlocks(Model):
         self.parent_of.pop(block, None)
 
     def told(self, gone: Sequence[int], hashes: dict[int, int]) -> bool:
-        """Demand that the observer was told of what is gone, and tell whether it raised (C6, X6)."""
+        """Demand that the observer was told of all lost blocks, and tell whether it raised (C6, X6)."""
         calls, self.calls = self.calls, []
         expect(sorted(block for call in calls for block in call.slots), sorted(gone))
         for nth, call in enumerate(calls, 1):
@@ -494,7 +494,7 @@ class NaiveBlocks(Model):
         self.read("slot", self.slots, operation, result)
 
     def on_read_live(self, operation: ops.ReadLive, result: Result) -> None:
-        """Demand what was written into live states, and nothing in the row that is nobody's."""
+        """Demand the values that were written into live states, and none in the row that has no owner."""
         self.read("live", self.rows, operation, result)
 
     def read(self, place: str, rows: int, operation: ops.ReadStates | ops.ReadLive, result: Result) -> None:

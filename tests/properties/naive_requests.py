@@ -159,7 +159,7 @@ class NaiveRequests(Model):
         return state(tokens, self.conv, self.ssm) if self.layers else ()
 
     def sum(self, tokens: Tokens, block: int, stop: int) -> int:
-        """Return what is told of a block whose places before a token are looked at."""
+        """Return the sum that is told of a block whose places before the token ``stop`` are looked at."""
         values = kv(tokens)[block * self.size : min((block + 1) * self.size, stop)]
         return sum(place * value for place, value in enumerate(values, 1))
 
@@ -212,7 +212,7 @@ class NaiveRequests(Model):
             book.pop(block, None)
 
     def finds_room(self, needed: int, room: int, none: Sequence[Result], result: Result) -> bool:
-        """Demand what an allocation of blocks answers where it fails, and tell whether it succeeds."""
+        """Demand the right answer where an allocation of blocks fails, and tell whether the call succeeds."""
         nth = self.armed("allocate_blocks") or self.armed("no_blocks")
         struck = [Failed(INJECTED)] if self.armed("allocate_blocks") else none
         if needed > room:
@@ -224,7 +224,7 @@ class NaiveRequests(Model):
         )  # only the first call is sure to come
 
     def new_blocks(self, told: Sequence[int], had: Sequence[int], needed: int) -> list[int]:
-        """Demand what a request had and so many free blocks behind it."""
+        """Demand the earlier blocks of a request, then ``needed`` free blocks, and return the free blocks."""
         new = list(told[len(had) :])
         expect(list(told[: len(had)]), list(had))
         demand(len(new) == needed == len({*new}) and {*new} <= {*self.free()}, new, "are no free blocks")
@@ -320,7 +320,7 @@ class NaiveRequests(Model):
         request.region = "paused"
 
     def find(self, step: int) -> Request | None:
-        """Return the request of a step, nothing once it is gone; nobody asks more of a lost one."""
+        """Return the request of a step, or none once the request is gone; a lost request gets no verdict."""
         if step not in self.added:
             raise Silent("a step that added no request")
         request = self.requests.get(step)
@@ -395,7 +395,7 @@ class NaiveRequests(Model):
             self.advance(ordered, operation.next_tokens)
 
     def check_run(self, request: Request, entry: RequestRun, is_cut_short: bool) -> None:
-        """Demand what the forward pass was told and what it read (C8, E1, E2, E5)."""
+        """Demand the inputs and the reads of the forward pass (C8, E1, E2, E5)."""
         start, stop = request.start, request.stop
         expect((entry.start, entry.count, entry.is_sampled), (start, stop - start, stop >= request.prompt))
         offsets = tuple(end - start for end in self.states_inside(request))
@@ -419,7 +419,7 @@ class NaiveRequests(Model):
         return sorted(c for c in candidates if start < c < end and (c - start) % self.chunk == 0)
 
     def commit(self, batch: list[Request], had: set[int], result: Ran) -> None:
-        """Demand what is registered, then what is kept (C3, C6, C7)."""
+        """Demand the registered blocks, then the kept states (C3, C6, C7)."""
         before = (dict(self.hash_of), dict(self.parent_of), dict(self.path_of))
         for request in batch:
             self.register(request)
@@ -470,7 +470,7 @@ class NaiveRequests(Model):
         return [block for block in blocks if block in self.hash_of]
 
     def keep(self, kept: Sequence[BlockState], given: list[int]) -> None:
-        """Demand a slot of nobody else for each block whose state is kept."""
+        """Demand a slot that no other block has for each block whose state is kept."""
         expect(sorted(each.block for each in kept), sorted(given))
         for each in kept:
             is_free = 0 <= each.slot < self.slots and each.slot not in self.slot_of.values()

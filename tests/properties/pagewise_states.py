@@ -28,7 +28,7 @@ class PagewiseStates(Mamba):
         self._last = 0
 
     def claim(self) -> frozenset[str]:
-        """Claim what needs no knowledge of the nodes that there are."""
+        """Claim the capabilities that need no knowledge of the existing nodes."""
         return super().claim() - self._HIDDEN
 
     def do_evict(self, step: int, operation: Evict) -> Result:

@@ -58,7 +58,7 @@ def law_of(history: History, change: Change) -> str | None:
 
 
 def words_of(history: History, change: Change) -> str:
-    """Return what is said of the last outcome once it is changed: law, what was looked at, and both sides."""
+    """Return the message about the changed last outcome: the law, the compared part, and both sides."""
     return str(_violation_of(history, change))
 
 

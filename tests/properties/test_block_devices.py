@@ -1,4 +1,4 @@
-"""What block contexts ask of a device: nothing is read back, and the number of operations does not grow."""
+"""Block contexts read nothing back from a device, and the number of their operations does not grow."""
 
 from __future__ import annotations
 

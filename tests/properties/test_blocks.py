@@ -111,7 +111,7 @@ def trace_of(context: SimpleNamespace) -> list[Any]:
 
 
 def refusal_of(part: Any, act: str, arguments: list[Any]) -> Exception | None:
-    """Call, and return the error that was raised, if it is one of the documented ones."""
+    """Make a call, and return the documented error that it raised, if any."""
     try:
         getattr(part, act)(*arguments)
     except (TypeError, ValueError, IndexError, CapacityError) as error:

@@ -328,7 +328,7 @@ class DictCache(BaseAdapter):
             self.take_halves(block.slots)
 
     def drop(self, block: Block) -> list[Block]:
-        """Take a leaf out, and whatever is left as a dead leaf."""
+        """Take a leaf out, and every block above that is then left as a dead leaf."""
         taken = [block]
         while block.above is not None:
             above = block.above
@@ -472,7 +472,7 @@ class OwnWindows(DictCache):
         return path
 
     def do_insert(self, step: int, operation: ops.Insert) -> Result:
-        """Take what is missing, revive what comes with halves, and free the rest."""
+        """Insert the missing pages, revive dead pages that come with halves, and free the remaining slots."""
         found, names, slots = self.find(operation.key), self.names(operation.key), self.read_slots(operation)
         pages = [slots[at * self.size : (at + 1) * self.size] for at in range(len(names))]
         adopted = [*range(len(found), len(names))]
@@ -493,7 +493,7 @@ class OwnWindows(DictCache):
         return Inserted(len(found) * self.size, ranges(sorted(adopted), self.size), len(names) * self.size)
 
     def kill(self, blocks: Sequence[Block]) -> int:
-        """Let go of windows that nobody holds, and count their tokens."""
+        """Let go of windows without a hold, and count their tokens."""
         alive = [block for block in blocks if block.alive and not block.window_holds]
         for block in alive:
             block.alive = False
@@ -548,7 +548,7 @@ RULES = {"S4", "S6", "S7"}
     ids=["in order", "in any order", "with windows of its own"],
 )
 def test_a_flat_cache_is_accepted(cache: type[DictCache], goals: set[str], rules: set[str]) -> None:
-    """All of R and S: long random programs accuse no correct cache, whatever it is made of."""
+    """All of R and S: long random programs accuse no correct cache, however the cache is made."""
     met: Counter[str] = Counter()
     tested: Counter[str] = Counter()
     for config in cache.CONFIGURATIONS:

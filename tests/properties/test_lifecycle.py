@@ -29,7 +29,7 @@ every_configuration = pytest.mark.parametrize(
 
 
 def unmet(machine: ActingMachine, reached: set[str]) -> frozenset[str]:
-    """Add what a machine has met, and name what is still missing."""
+    """Add the goals that a machine has reached, and return the goals that are still missing."""
     reached.update(machine.examiner.judge.evidence.reached)
     return expected_goals(machine.examiner.history.header, of_engine=True) - reached
 

@@ -96,7 +96,7 @@ def changed(value: Any, source: random.Random) -> Any:
 
 
 def spoiled(kind: str, steps: list[Step], at: int, source: random.Random) -> tuple[str, Step] | None:
-    """Change one step and say what: its outcome, or who did what when nothing but a look was asked for."""
+    """Change a step and name the change: its outcome, or its operation if the operation only looks."""
     step, way = steps[at], source.random()
     outcome: Any = step.outcome
     if isinstance(step.operation, Inspect | ReadStates | ReadLive) and at and way < 0.3:
@@ -152,7 +152,7 @@ class Pair:
         return oracle, model
 
     def follow(self, steps: list[Step]) -> tuple[Step, str, str]:
-        """Take steps until one of both says something, and return the last one with what they said."""
+        """Take steps until the oracle or the model objects; return the last step with the words of both."""
         for step in steps:
             said = self.take(step)
             if any(said):

@@ -97,7 +97,7 @@ def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
 
 # -- every allocation fails once -----------------------------------------------------------------------------
 class SoundMachine(RequestMachine):
-    """Neither misuse nor faults: what it does makes sense whatever fails later."""
+    """A machine without misuse and faults: its operations make sense even if later operations fail."""
 
     LEFT_OUT = frozenset({"refusals", "faults"})
 

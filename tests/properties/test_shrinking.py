@@ -44,7 +44,7 @@ def program_of(found: FoundViolation) -> Program:
 
 @pytest.mark.parametrize("adapter", MACHINES)
 def test_a_small_program_breaks_the_same_law_when_it_is_run_again(adapter: str) -> None:
-    """Whoever gets the file sees what was seen, outcome by outcome."""
+    """A rerun of the small program breaks the same law, and repeats every outcome."""
     again = rerun_history(small(adapter).history, adapter)
     assert again.violation is not None
     assert again.violation.law == found(adapter).violation.law == small(adapter).violation.law

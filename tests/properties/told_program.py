@@ -91,7 +91,7 @@ class ToldProgram:
         return self.judged(self._changed(number, changes))[1]
 
     def words(self, number: int, **changes: Any) -> str:
-        """Change one outcome and return what is said of it: law, what was looked at, and both sides.
+        """Change an outcome and return the message about it: the law, the compared part, and both sides.
 
         ``result`` and ``effects`` are replaced, ``sizes`` in part; other names are fields of the result.
         """

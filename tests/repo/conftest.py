@@ -1,4 +1,4 @@
-"""What the tests of pages share."""
+"""The fixtures that the tests of pages share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUILDER = Path(__file__).parents[2] / "docs" / "builder"
 
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets tests import what makes pages; each module goes by a plain name, so it is forgotten afterwards."""
+    """Let tests import the makers of pages by their plain names, and forget these modules afterwards."""
     monkeypatch.syspath_prepend(BUILDER)
     yield
     for path in BUILDER.glob("*.py"):

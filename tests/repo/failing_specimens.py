@@ -89,5 +89,5 @@ class Store:
 
     @staticmethod
     def ask(friend: Callable[[], int]) -> int:
-        """Call somebody else."""
+        """Call a function from outside."""
         return friend()

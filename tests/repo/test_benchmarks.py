@@ -51,7 +51,7 @@ def test_a_benchmark_s_code_is_its_file_and_the_helpers_that_it_imports(
 
 
 class Session:
-    """What pytest-benchmark hands to its hook, as far as it is used."""
+    """The part of pytest-benchmark's session that our hook uses."""
 
     def __init__(self) -> None:
         self.logger = self
@@ -78,7 +78,7 @@ def test_an_edited_benchmark_is_not_compared_with_its_past(pytestconfig: pytest.
 
 
 def test_a_file_that_notes_nothing_has_percentiles_all_the_same(tmp_path: Path) -> None:
-    """What pytest-benchmark leaves out is in every stored run, beside the hash of the code."""
+    """Every stored run has the percentiles that pytest-benchmark leaves out, and the hash of the code."""
     stored, bench = tmp_path / "run.json", ROOT / "benchmarks" / "bench_mamba_slot_allocator.py"
     assert "note(" not in bench.read_text(encoding="utf-8")
     options = [
@@ -109,7 +109,7 @@ def test_what_pytest_benchmark_warns_of_ends_no_run() -> None:
 
 
 def test_a_run_says_what_it_depends_on() -> None:
-    """What cannot be read is said to be unknown, with the reason."""
+    """A fact that cannot be read is recorded as unknown, with the reason."""
     facts = machine_facts()
     assert {"processor", "processor_clock", "torch", "torch_threads", "torch_cuda", "nvml"} <= facts.keys()
     assert all(value and not value.endswith("None") for value in facts.values())
@@ -261,7 +261,7 @@ def test_an_overhead_that_cannot_be_measured_is_refused(
 
 
 def test_a_meter_counts_what_left_its_parent_and_ends_it() -> None:
-    """A process in a session of its own, whose starter is gone; nobody else's."""
+    """A meter counts and ends a process in its own session whose parent is gone, and no process of others."""
     work = (
         "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\ntime.sleep(60)"
     )

@@ -23,7 +23,7 @@ SAYS = '#!/bin/sh\nprintf "%s\\n" "$*" >> said.txt\nexit "${STATUS:-0}"\n'
 
 
 def run(script: str, folder: Path, *words: str, **env: str) -> tuple[int, list[str]]:
-    """Run a script of a file; return its status, and what it has typed."""
+    """Run a script of a file, and return its status and the commands that it has typed."""
     stand_in = folder / "bin" / "pymllm"
     stand_in.parent.mkdir(exist_ok=True)
     if not stand_in.exists():

@@ -48,7 +48,7 @@ def readme_commands() -> list[str]:
 
 
 def test_tox_and_nox_offer_the_same_words() -> None:
-    """Whichever of the two somebody knows, the words are the same."""
+    """Tox and nox offer the same words and the same labels."""
     assert noxfile_constant("WORDS") == words_of_tox()
     assert noxfile_constant("LABELS") == labels_of_tox()
 
@@ -73,7 +73,7 @@ def test_tox_and_nox_run_the_same_words_by_default() -> None:
 
 
 def test_the_readme_has_two_commands_and_ci_runs_both() -> None:
-    """What a newcomer types is what every change was tested with, letter by letter."""
+    """The commands that the README gives a newcomer are, letter by letter, the commands that CI runs."""
     commands = readme_commands()
     assert len(commands) == 2
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""What the header of a run tells of its seed."""
+"""The header of a test run tells its profile and its seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows for CUDA runners name what there is, let nobody in, and do what they say, with stand-ins."""
+"""The workflows for CUDA runners name existing files, run no outsider's code, and work with stand-ins."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALL = "\n".join(script for name in NAMES for script in scripts_of(name))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_script_is_one(name: str) -> None:
-    """Bash reads it, and nothing that somebody else wrote becomes part of it."""
+    """Bash can parse every script of a workflow, and no text of an outsider becomes part of a script."""
     assert scripts_of(name)
     for script in scripts_of(name):
         assert EXPRESSION.search(script) is None
@@ -112,7 +112,7 @@ def test_a_device_at_fault_is_tried_once_more() -> None:
 
 
 def test_every_job_has_an_end_and_keeps_what_it_found() -> None:
-    """However it ends; what a dashboard reads is what a job has kept."""
+    """Every job has a time limit and keeps its results however it ends; dashboards read these results."""
     test = FILES["runner"]["jobs"]["test"]["strategy"]["matrix"]
     assert test["shard"] == [f"{number}/{len(test['shard'])}" for number in range(1, len(test["shard"]) + 1)]
     product = itertools.product(test["shard"], test["cell"])
@@ -150,7 +150,7 @@ def play(script: str, folder: Path, programs: dict[str, str], **variables: str) 
 
 @pytest.mark.parametrize("status", [0, 1, FAULT])
 def test_github_learns_the_status_of_the_tests(status: int, tmp_path: Path) -> None:
-    """What uploads the mark of a device's fault asks for it."""
+    """GitHub gets the status of failing tests: the upload of a device fault's mark asks for the status."""
     (step,) = (step for step in steps_of("runner") if step.get("id") == "tests")
     told = {"ENVIRONMENT": "some-cuda", "SHARD": "2/2", "STATUS": str(status), "GITHUB_OUTPUT": "output"}
     assert play(step["run"], tmp_path, {".ci/gpu_job": SAYS}, **told) == status

@@ -73,7 +73,7 @@ def documented(module: str, class_name: str) -> dict[str, Any]:
 
 
 def assert_only_grows(actual: inspect.Signature, signature: str) -> None:
-    """Assert that ``actual`` begins as documented, and that what it adds may be left out."""
+    """Assert that ``actual`` begins as documented, and that all added parameters may be left out."""
     function = ast.parse(f"def documented{signature}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
@@ -168,7 +168,7 @@ def test_every_class_with_documented_attributes_has_an_example() -> None:
 
 @pytest.mark.parametrize(("module", "class_name"), CLASSES)
 def test_documented_properties_are_read_without_a_call(module: str, class_name: str) -> None:
-    """What is documented as a property is not a method."""
+    """A documented property is a property and not a method."""
     cls = getattr(import_module(module), class_name)
     for name in documented(module, class_name).get("properties", []):
         assert isinstance(inspect.getattr_static(cls, name), property)

@@ -1,4 +1,4 @@
-"""The example of somebody else's cache is what it says: short, examined from its own tests, and bitten."""
+"""The example of another project's cache is short and examined from its own tests; its faults are caught."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_what_is_lost_is_seen(watched: None) -> None:
 
 
 def test_a_failure_that_is_swallowed_is_told(watched: None) -> None:
-    """The call went on, and what it returned is there to be judged."""
+    """A swallowed failure is reported with the result of its call, so that the result can be judged."""
     found = list(Sweep(Store, Store.take_quietly))
     assert [(failed.point, failed.error, failed.result) for failed in found] == [(1, None, -1), (2, None, -1)]
 
@@ -70,7 +70,7 @@ def test_a_named_object_s_methods_are_points(watched: None) -> None:
 
 
 def test_strict_takes_the_smallest_reads_and_writes_for_points(watched: None) -> None:
-    """What NumPy does in place fails, too, where somebody asks for it."""
+    """A strict sweep also takes the smallest reads, and NumPy's writes in place, for points."""
     loose = [points_of(act) for act, points in PLACES]
     strict = [points_of(act, strict=True) for act, points in PLACES]
     assert loose == [len(points) for _, points in PLACES]
@@ -106,7 +106,7 @@ def test_every_function_of_the_rooms_is_watched_and_none_afterwards() -> None:
 
 
 def test_a_function_that_the_text_does_not_have_is_no_secret() -> None:
-    """What would pass unseen is an error: a module whose text has changed since it was imported."""
+    """A function that its module's text does not have is an error, for its points would pass unseen."""
 
     def other() -> None:
         """Pretend to come from the specimens."""
@@ -121,7 +121,7 @@ def test_a_function_that_the_text_does_not_have_is_no_secret() -> None:
 
 
 def test_nothing_is_counted_outside_of_a_sweep(watched: None) -> None:
-    """What makes a subject, and what looks at it, never fails."""
+    """Making a subject and looking at a subject never fail, since no point is counted outside of a sweep."""
     for _ in Sweep(Store, Store.take):
         assert KVBlockAllocator(SimpleNamespace(prefix_cache_lru_clock=0), 4).pool_avail == 3
         assert Store().take() == 0

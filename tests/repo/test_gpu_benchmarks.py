@@ -1,4 +1,4 @@
-"""What GPU benchmarks write of a device, as far as it can be seen without one."""
+"""The results that GPU benchmarks write of a device, as far as they can be checked without a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_document(median: float) -> dict:
 
 @on_machine(name="H100")
 def test_results_name_the_clocks_of_the_gpu() -> None:
-    """What benchmarks ask of a driver is asked here once, for a run and for the machine of a stored one."""
+    """The driver's clocks and facts are in the document of a run and in the machine of a stored run."""
     document = a_document(10.0)
     assert document["clocks"] == {when: {"sm": 1980, "mem": 2619} for when in ("before", "after")}
     assert document["health"]["unwatched"] == []

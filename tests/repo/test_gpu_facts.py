@@ -1,4 +1,4 @@
-"""What the step facts of .ci/gpu says of machines that lack something."""
+"""The step facts of .ci/gpu names the parts that a machine lacks."""
 
 from __future__ import annotations
 

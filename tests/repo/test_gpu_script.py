@@ -39,7 +39,7 @@ def test_all_steps_take_less_than_25_minutes() -> None:
 
 
 def test_every_file_that_a_step_names_exists() -> None:
-    """A renamed file would be found out where nobody can afford it."""
+    """Every file that a step names exists, since a wrong name would be found on a costly machine."""
     named = set(re.findall(r"\b(?:tests|benchmarks)/[\w/]+(?:\.py)?", TEXT))
     assert {"tests/stress", "benchmarks/bench_gpu_pools.py"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
@@ -154,7 +154,7 @@ exit 1
 
 
 def test_an_interrupt_ends_all_that_runs_and_begins_no_other_step(tmp_path: Path) -> None:
-    """A terminal reaches the script alone; those that warm up are deaf to it, and wait for no GPU's lock."""
+    """An interrupt that only the script hears ends its warming processes, which wait for no lock of a GPU."""
     (tmp_path / "python").write_text(WARMING, encoding="utf-8")
     (tmp_path / "python").chmod(0o755)
     said = tmp_path / "said"

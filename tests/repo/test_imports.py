@@ -157,7 +157,7 @@ def imported_names(path: Path) -> set[str]:
 
 
 def forbidden_imports(path: Path) -> list[str]:
-    """What the module imports although no line of ``ROOMS`` lets it."""
+    """Return the imports of a module that no line of ``ROOMS`` allows."""
     rooms, packages = ROOMS[room_of(path)]
     ours = {*rooms, room_of(path)}
     forbidden = []
@@ -170,12 +170,12 @@ def forbidden_imports(path: Path) -> list[str]:
 
 
 def test_a_room_imports_only_what_its_line_allows() -> None:
-    """An arrow between rooms that nobody drew is a change of design."""
+    """An import between rooms that no line allows is a change of design."""
     assert [line for path in MODULES for line in forbidden_imports(path)] == []
 
 
 def test_an_adapter_knows_of_the_judge_nothing_but_which_laws_there_are() -> None:
-    """It obeys and tells; what is predicted, compared and blamed is none of its business."""
+    """An adapter imports only the laws of the oracle, and predicts, compares and blames nothing."""
     for path in (PACKAGE / "adapters").rglob("*.py"):
         judging = {name for name in imported_names(path) if name.startswith("pymllm.oracle")}
         assert judging <= {"pymllm.oracle.laws"}, path.name
@@ -249,7 +249,7 @@ BELOW_THE_CACHES = {
 
 
 def test_the_folders_of_the_caches_keep_their_arrows() -> None:
-    """A tree knows no pool, and a pool no tree; whoever takes one of them reads no more."""
+    """Each folder of the caches imports only its allowed folders: a tree no pool, and a pool no tree."""
     folders = {path.parent.name for path in (PACKAGE / "mem_cache").glob("*/__init__.py")}
     assert folders == BELOW_THE_CACHES.keys()
     for folder, allowed in BELOW_THE_CACHES.items():
@@ -270,12 +270,12 @@ def circles(modules: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_two_modules_import_each_other() -> None:
-    """What a module needs is there before it: nothing is imported late, or by name, to get around that."""
+    """The imports of the modules form no circle, so that no import has to be late or by name."""
     assert circles({name_of(path): imported_names(path) & KNOWN - {name_of(path)} for path in MODULES}) == []
 
 
 def test_no_two_rooms_import_each_other() -> None:
-    """Whoever takes a room takes those below it, and no more."""
+    """A room imports only the rooms below it, so that no two rooms import each other."""
     rooms: dict[str, set[str]] = {}
     for path in MODULES:
         ours = {name.split(".")[1] for name in imported_names(path) & KNOWN if "." in name}
@@ -289,7 +289,7 @@ def test_a_circle_is_noticed() -> None:
 
 
 def test_an_import_by_name_counts(tmp_path: Path) -> None:
-    """Of a function, and of an entry in a table, which somebody else imports."""
+    """An import by name counts: of a function, and of an entry in a table that another module imports."""
     module = tmp_path / "module.py"
     by_name = ["import_module('pymllm.faults.table')", "a = 'pymllm.machines.rows:Rows'", "b = 'pymllm.soak'"]
     module.write_text("\n".join(by_name))
@@ -332,12 +332,12 @@ WRITERS = ("records", "machine", "store")
     ],
 )
 def test_an_import_loads_no_more_than_it_needs(modules: str, watched: list[str]) -> None:
-    """What somebody takes is all that he pays for."""
+    """An import loads only the packages that it needs."""
     assert loaded_by(modules, *watched) == set()
 
 
 def test_the_oracle_runs_without_what_it_judges() -> None:
-    """Whoever judges a cache in another language needs neither torch nor our classes."""
+    """Judging a cache in another language needs neither torch nor our classes."""
     modules = [
         name_of(path) for room in ("history", "oracle") for path in sorted((PACKAGE / room).rglob("*.py"))
     ]

@@ -80,7 +80,7 @@ def test_names_of_the_packages_parts_exist(page: str) -> None:
 
 
 def test_the_script_makes_figures_of_a_log() -> None:
-    """What was read becomes an entry with name, unit and value; what was not is left out."""
+    """A value that was read becomes an entry with name, unit and value; an unread value is left out."""
     figures = runpy.run_path(str(ROOT / "examples" / "gpu_memory_figures.py"))["figures"]
     allocator = FakeAllocator()
     with GpuMemory("GPU-of-nobody", source=allocator) as memory:

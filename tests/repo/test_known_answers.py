@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "specification" / "keys-and-hashes.m
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    """What the script defines."""
+    """Run the script, and return the names that it defines."""
     names: dict[str, Any] = {}
     exec(SCRIPT, names)
     return names

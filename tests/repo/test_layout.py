@@ -40,7 +40,7 @@ def lines_matching(pattern: re.Pattern[str], path: Path) -> list[str]:
 
 @pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH])
 def test_nothing_is_left_unfinished_or_tied_to_one_machine(pattern: re.Pattern[str]) -> None:
-    """A reader finds no note to self and no path of somebody's disk."""
+    """A reader finds no note to self and no path of a developer's disk."""
     assert [line for path in TEXTS for line in lines_matching(pattern, path)] == []
 
 

@@ -49,7 +49,7 @@ PROMPTS = {"sh": "", "console": r"\$ "}
 
 
 def anchors_of(page: Path) -> set[str]:
-    """What a link to a place inside of a page may name."""
+    """Return the anchors that a link to a place inside of a page may name."""
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     named = re.findall(r'<a id="([\w-]+)"></a>', text)
@@ -142,7 +142,7 @@ def test_a_command_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
 
 
 def test_every_page_that_the_site_names_is_there() -> None:
-    """What mkdocs.yml does not name is listed by the builder, so that only a wrong name can be wrong."""
+    """Every page that mkdocs.yml names exists; the builder lists the pages without a name in the file."""
     named = re.findall(
         r"^ +- (?:\w+: )?([\w/-]+\.md)\b", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.M
     )
@@ -288,21 +288,21 @@ def test_ids_in_the_text_of_a_page_become_links() -> None:
 
 @pytest.mark.parametrize("page", ["docs/report.md", "docs/instruments.md"])
 def test_the_examples_of_a_page_run_as_shown(page: str) -> None:
-    """A reader who copies them sees the same answers."""
+    """A reader who copies the examples of a page sees the same answers."""
     found = doctest.testfile(str(ROOT / page), module_relative=False, encoding="utf-8")
     assert found.attempted > 10
     assert found.failed == 0
 
 
 def test_the_readme_says_what_happens(tmp_path: Path) -> None:
-    """A reader who copies its adapter and its command finds the bug that it shows."""
+    """A reader who copies the README's adapter and command finds the bug that the README shows."""
     folder = tmp_path / "folder"
     folder.mkdir()
     assert Reader(folder, tmp_path / "programs").play(ROOT / "README.md") == 1
 
 
 def words_of(picture: str) -> list[str]:
-    """What a reader reads in a picture, without its shapes and colours."""
+    """Return the words of a picture, without its shapes and colours."""
     return [
         unescape(text).replace("\xa0", " ") for text in re.findall(r"<t(?:ext|itle)[^>]*>([^<]+)<", picture)
     ]
@@ -332,7 +332,7 @@ def test_no_picture_is_left_over() -> None:
 
 
 def test_the_readme_is_read_in_minutes() -> None:
-    """What needs more words has a page."""
+    """The README has at most 700 words, since longer explanations have pages."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
 
 
@@ -400,7 +400,7 @@ class RowTable:
 def test_the_adapter_of_the_page_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], status: int
 ) -> None:
-    """Whoever pastes it has something to start from; and it finds what is wrong with a table."""
+    """The adapter of the page runs as it is pasted, and finds the error of a wrong table."""
     (example,) = (it for it in re.findall(r"```python\n(.*?)```", VERIFY, flags=re.DOTALL) if "MyRows" in it)
     name = f"page_adapter_{status}"
     (tmp_path / f"{name}.py").write_text(example.replace("my_rows", f"{name}_rows"), encoding="utf-8")
@@ -479,7 +479,7 @@ REPORT = (DOCS / "report.md").read_text(encoding="utf-8")
 
 
 def first_cells(head: str) -> list[str]:
-    """What stands in the first column of the table with this head."""
+    """Return the cells in the first column of the table with this head."""
     table = REPORT.split(head, 1)[1].split("\n\n", 1)[0]
     return [line.split("|")[1].strip().strip("`") for line in table.splitlines()[2:]]
 

@@ -58,7 +58,7 @@ def test_the_conversation_of_the_page_is_the_one_that_is_spoken() -> None:
 
 
 def test_the_page_has_every_message() -> None:
-    """In the table of what is said and answered, by who says it."""
+    """The table of messages names every message to a program, and the page names every answer."""
     rows = re.findall(r"^\| `(\w+)`(?:: [^|]*)? \| (?:`(\w+)`[^|]*)?\|", PAGE, flags=re.MULTILINE)
     said = {name.removeprefix("to-program-") for name in protocol_schema()["$defs"] if name.startswith("to-")}
     answered = {name.removeprefix("from-program-") for name in protocol_schema()["$defs"]} - {

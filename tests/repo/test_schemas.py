@@ -47,7 +47,7 @@ def test_the_site_has_each_schema_as_it_is_printed(name: str) -> None:
     "entry", [entry for entries in MACHINES.values() for entry in entries], ids=lambda entry: entry.name
 )
 def test_every_line_of_a_history_keeps_to_the_schema(entry: MachineEntry) -> None:
-    """Whatever a machine does, with every adapter of its kind that it can drive."""
+    """Every line of a history keeps to the schema, for each machine with every adapter that it can drive."""
     validator = Draft202012Validator(make_schema("history"))
     machine = load_machine(entry)
     lines = 0

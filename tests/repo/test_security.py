@@ -1,4 +1,4 @@
-"""What SECURITY.md promises of our source: nothing that is read is unpickled or run."""
+"""The promises of SECURITY.md about our source: nothing that is read is unpickled or run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the site adds to the pages, where its tools are installed: ``tox -e docs``."""
+"""The parts that the site adds to the pages, checked where its tools are installed: ``tox -e docs``."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def run_bare(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def collect_gpu_tests(packages: Path, *places: str) -> str:
-    """What pytest says of the GPU tests in files and folders."""
+    """Return pytest's list of the GPU tests in files and folders."""
     options = ("-p", "pymllm.pytest_plugin", "-p", "no:cacheprovider", "-m", "gpu", "--collect-only", "-q")
     done = run_bare(packages, "-m", "pytest", *options, *places)
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr

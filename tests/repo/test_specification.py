@@ -107,7 +107,7 @@ def places_of(page: Path) -> set[str]:
 
 
 def test_nothing_refers_to_a_text_that_is_not_here() -> None:
-    """What a sentence cites can be read in the repository, or is linked."""
+    """Every text that a sentence cites is in the repository, or is linked."""
     found = [
         (str(path), hit[0]) for path in TEXTS if (hit := ELSEWHERE.search(path.read_text(encoding="utf-8")))
     ]
@@ -129,14 +129,14 @@ def test_every_page_that_a_source_names_is_there() -> None:
 
 @each_law
 def test_the_source_of_a_law_is_a_place_that_there_is(law: Law) -> None:
-    """Whoever reads it in a document finds the text."""
+    """A reader of a law's source in a document finds the text."""
     name, _, place = law.source.partition("#")
     assert place in places_of(ROOT / name)
 
 
 @each_page
 def test_every_law_that_a_page_names_is_one(page: Path) -> None:
-    """An id in a text is a law's: nobody looks for what is not there."""
+    """Every id in a text is the id of an existing law."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
     assert set(re.findall(r"\b([XAPKHRSMCEI]\d{1,2})\b", prose)) <= {law.id for law in LAWS}

@@ -35,7 +35,7 @@ def test_there_is_a_tutorial_for_each_use() -> None:
 
 
 def test_a_page_that_says_something_else_is_noticed(tmp_path: Path) -> None:
-    """What is printed is compared, on either stream, and so is a status and what Python answers."""
+    """A difference in the output of either stream, in a status or in an answer of Python is noticed."""
     wrong = {
         "console": "$ echo one >&2; echo two\none\nthree\n",
         "sh": "",

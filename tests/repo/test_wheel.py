@@ -1,4 +1,4 @@
-"""What the wheel carries."""
+"""The contents of the wheel."""
 
 from __future__ import annotations
 

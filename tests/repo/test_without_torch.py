@@ -1,4 +1,4 @@
-"""What judges a program in another language needs no torch: an environment that has none."""
+"""The judge of a program in another language needs no torch, as an environment without torch shows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MODULES = [name_of(path) for path in sorted(PACKAGE.rglob("*.py")) if path.stem 
 
 
 def imported_without_torch(modules: list[str]) -> dict[str, str | None]:
-    """What the import of each module raises where no import finds torch or NumPy."""
+    """Import each module where no import finds torch or NumPy, and return the error of each, if any."""
     code = f"""{REFUSE}
 import importlib, json
 said = dict.fromkeys(sys.argv[1:])
@@ -131,7 +131,7 @@ def run(python: Path, folder: Path, *words: str | Path) -> subprocess.CompletedP
 
 
 def test_the_environment_has_no_torch(python: Path, tmp_path: Path) -> None:
-    """What follows is about an environment without it, and doctor says so there."""
+    """The environment of the next tests has no torch, and doctor reports its absence there."""
     code = "import importlib.util as u; print([it for it in ('torch', 'numpy', 'pymllm') if u.find_spec(it)])"
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "['pymllm']\n"

@@ -1,4 +1,4 @@
-"""The workflows that people copy are those that docs/feeds quotes, and name what there is."""
+"""The workflows that users copy are quoted by docs/feeds, and name only existing commands and metrics."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def steps_of(name: str) -> list[dict[str, Any]]:
 
 
 def code_of(name: str) -> str:
-    """What is no comment of its own line."""
+    """Return the text of a file without its comment lines."""
     return re.sub(r"^ *(#|//).*$", "", FILES[name], flags=re.MULTILINE)
 
 
 def test_the_pages_quote_every_file_whole() -> None:
-    """Once each, below a link to it, and no other workflow: who copies from the page has the file."""
+    """Each file is quoted once and whole below a link to it, and no other workflow is quoted."""
     languages = ("yaml", "groovy", "python")
     quoted = {
         block: page
@@ -121,7 +121,7 @@ def test_the_benchmark_runs() -> None:
 
 
 def test_metrics_that_the_page_and_the_rules_name_are_written() -> None:
-    """Nobody alerts on a metric that never comes."""
+    """Every metric that the page and the rules name is written, so that no alert waits in vain."""
     told = set(re.findall(r"\bpymllm_[a-z_]+", PAGES["prometheus.md"] + FILES["prometheus-rules.yml"]))
     figures = [FIGURE, Figure("m", 1.0, "bytes"), Figure("h", 0.5, "share"), Figure("s", 9.0, "steps/s")]
     absent = samples.adapter("absent", None, [], problems=[{"message": "no module"}])
@@ -173,7 +173,7 @@ def play(name: str, folder: Path, adapters: str | None = None, **programs: str) 
 
 
 def test_code_of_strangers_gets_no_right_to_write() -> None:
-    """Whoever installs packages may only read; whoever writes runs nothing but GitHub's own programs."""
+    """A job that installs packages may only read; a job that may write runs only GitHub's own programs."""
     for job in yaml.safe_load(FILES["nightly.yml"])["jobs"].values():
         scripts = "".join(step.get("run", "") for step in job["steps"])
         assert ("pip install" in scripts) == ("write" not in job["permissions"].values())

@@ -54,7 +54,7 @@ def commands_of(block: Block) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class Reader:
-    """Somebody who does what a page says, in an empty folder with an empty terminal of 100 columns."""
+    """A reader that follows a page, in an empty folder with an empty terminal of 100 columns."""
 
     folder: Path
     programs: Path
@@ -114,7 +114,7 @@ class Reader:
         assert same, f"$ {command}\nthe page has\n{printed}\nand this was printed\n{done.stdout}"
 
     def _environment(self) -> dict[str, str]:
-        """The machine's, without a GPU and without options of whoever runs the tests."""
+        """Return the machine's environment without a GPU and without the options of the test run."""
         kept = {
             name: os.environ[name]
             for name in ("HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")

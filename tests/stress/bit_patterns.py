@@ -10,7 +10,7 @@ _ODD = -7_046_029_254_386_353_131
 
 
 def any_bits(shape: tuple[int, ...], dtype: torch.dtype, source: torch.Generator) -> torch.Tensor:
-    """Elements of any value, whatever their type makes of the bits: infinities, NaN of each kind, -0."""
+    """Return elements of any bits, in any type's reading: infinities, NaN of each kind, -0."""
     size = torch.empty((), dtype=dtype).element_size()
     found = torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8, generator=source)
     return found.view(dtype)

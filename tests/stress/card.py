@@ -1,4 +1,4 @@
-"""What stress tests ask of a device, in words that the CPU knows too, where they are rehearsed."""
+"""The operations that stress tests ask of a device, with equivalents for rehearsals on the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Card:
         return self.is_cuda and self.budget(on_cpu=0) >= 1 << 30
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record work as a graph and return what replays it; on the CPU, replaying is doing it again.
+        """Record work as a graph and return a function that replays it; on the CPU, the work is repeated.
 
         The work is done once before, as capturing asks for: kernels are loaded and memory is mapped then.
         """
@@ -83,14 +83,14 @@ class Card:
             torch.cuda.set_sync_debug_mode("default")
 
     def settle(self) -> None:
-        """Wait until everything is done, and give back what the allocator keeps for nobody."""
+        """Wait until all work is done, and give back the unused memory that the allocator keeps."""
         if self.is_cuda:
             gc.collect()
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:
-        """Bytes that nobody uses."""
+        """Return the number of unused bytes."""
         if self.is_cuda:
             return torch.cuda.mem_get_info(self.device)[0]
         return psutil.virtual_memory().available

@@ -1,4 +1,4 @@
-"""What stress tests share: the device in words, how long they go on, and a watch on the memory they use."""
+"""The shared fixtures of stress tests: the device, the time for more rounds, and a watch on used memory."""
 
 from __future__ import annotations
 

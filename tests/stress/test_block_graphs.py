@@ -22,7 +22,7 @@ SSM, CONV = (31, 65_521), (7, 251)
 
 @dataclass(eq=False)
 class Request:
-    """What a context asks of a request, and all tokens that it has."""
+    """The attributes that a context asks of a request, and all tokens of the request."""
 
     prompt_tokens: list[int]
     finished_chunk_token_count: int = 0
@@ -33,7 +33,7 @@ class Request:
         self.tokens = list(self.prompt_tokens)
 
     def state_after(self, count: int, recurrence: tuple[int, int]) -> int:
-        """What a cold run has after so many tokens."""
+        """Return the state of a cold run after ``count`` tokens."""
         factor, modulus = recurrence
         state = 0
         for token in self.tokens[:count]:
@@ -164,7 +164,7 @@ class Server:
                 act(self.draw.choice(choices))
 
     def step(self) -> None:
-        """One step, none of whose calls waits for the device; then a look at what it left."""
+        """Take a step without a call that waits for the device, then check its results."""
         with self.card.never_waiting():
             self.schedule()
             try:

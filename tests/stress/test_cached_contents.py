@@ -35,7 +35,7 @@ class Server:
         return [self.draw.randrange(1 << 20) for _ in range(count)]
 
     def rows_of(self, tokens: list[int], start: int, stop: int, part: int) -> torch.Tensor:
-        """What a cold run has at positions ``start`` to ``stop``: it depends on all tokens up to there."""
+        """Return the rows of a cold run at ``start`` to ``stop``: they depend on all tokens up to there."""
         digests, digest = [], 0
         for token in tokens[:stop]:
             digest = (digest * 1_000_003 + token + 1) % (1 << 61)

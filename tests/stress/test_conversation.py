@@ -50,7 +50,7 @@ def test_a_large_cache_hits_whatever_was_seen(kv_device: torch.device) -> None:
 
 
 def test_a_tight_pool_retracts_and_still_reads_its_own(kv_device: torch.device) -> None:
-    """E1, E3, E4: requests are thrown out and come back, and what they read is what they wrote."""
+    """E1, E3, E4: requests are thrown out and come back, and read their own writes."""
     report = replay(kv_device, page_size=16, capacity=60_000)
     assert (report.finished, report.rejected) == (39, 1)
     assert report.retractions > 0
@@ -66,7 +66,7 @@ def test_a_window_gives_its_halves_back(kv_device: torch.device) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_states_are_few_and_every_one_is_right(page_size: int, kv_device: torch.device) -> None:
-    """E1, E3, M2: track slots run out all the time, and what is restored is what a cold run has."""
+    """E1, E3, M2: track slots run out all the time, and a restored state is a cold run's state."""
     report = replay(kv_device, cache="mamba", page_size=page_size, capacity=200_000, track_slots=3)
     assert report.finished == 40
     assert (report.peak_states_held, report.evicted_tokens > 0) == (3, True)

@@ -17,7 +17,7 @@ REQUESTS, CONTEXT, SNAPSHOTS = 64, 128, 16
 
 
 class Pools:
-    """Everything that a step writes to, and what should be in it, kept by torch's plainest means."""
+    """All tensors that a step writes to, and their expected contents, kept by torch's plainest means."""
 
     def __init__(self, card: Card, slots: int, dtype: torch.dtype) -> None:
         self.kv = KVPool(slots, LAYERS, *K_ROW, card.device, dtype, *V_ROW)

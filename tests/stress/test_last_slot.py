@@ -36,7 +36,7 @@ def check(pool: KVPool, slots: torch.Tensor, sign: int) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_every_slot_holds_its_own_number(card: Card, rounds: Rounds, page_size: int) -> None:
-    """A1, A2, P3, E5: page 0 apart, every row of the pool is somebody's, and none is two people's."""
+    """A1, A2, P3, E5: page 0 apart, every row of the pool has an owner, and no row has two."""
     size = slots_for(card, page_size)
     pool, allocator = make_full_attention_net_mem_pool(
         size, 1, 1, WIDTH, 1, WIDTH, card.device, torch.int64, page_size

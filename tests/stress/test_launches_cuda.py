@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: so many launches, none compiled late, no race, fixed places."""
+"""Facts that only a CUDA device can show: so many launches, none compiled late, no race and fixed places."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_pools_are_fused_where_triton_is() -> None:
 def test_keys_and_values_are_what_torch_writes(
     width: tuple[int, int, int, int], dtype: torch.dtype, index_dtype: torch.dtype
 ) -> None:
-    """P3: bit for bit, whatever the batch, the width and the index, and no other row."""
+    """P3: bit for bit, for every batch, width and index, and in no other row."""
     pools = [KVPool(5000, 2, *width[:2], "cuda", dtype, *width[2:], fused=fused) for fused in (None, False)]
     for count in (0, 1, 3, 256, 4097):
         slots = (torch.randperm(5000, device="cuda")[:count] + 1).to(index_dtype)
@@ -142,7 +142,7 @@ def test_rows_change_places_without_a_race(gdn: GDNPool, count: int) -> None:
 
 
 def test_states_are_moved_and_cleared_in_one_launch(gdn: GDNPool) -> None:
-    """Issue 10: whatever the number of rows and layers; ints need nothing on the device."""
+    """Issue 10: for every number of rows and layers; ints need nothing on the device."""
     pytest.importorskip("triton")
     rows = torch.randperm(600, device="cuda")[:64]
     others = rows.flip(0).int()

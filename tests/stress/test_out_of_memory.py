@@ -27,7 +27,7 @@ MAKERS = (torch.zeros, torch.empty, torch.full, torch.arange, torch.ones)
 
 
 class Shortage(TorchFunctionMode):
-    """Lets the n-th new tensor fail as a device without memory does, and knows those that there were."""
+    """A mode in which the n-th new tensor fails for want of memory, and which remembers all made tensors."""
 
     def __init__(self, fail_at: int | None = None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Shortage(TorchFunctionMode):
         return len(self._made)
 
     def left(self) -> int:
-        """How many of them somebody still has."""
+        """Return how many of the made tensors are still referenced."""
         if any(it() is not None for it in self._made):
             gc.collect()
         return sum(it() is not None for it in self._made)

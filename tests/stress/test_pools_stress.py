@@ -39,7 +39,7 @@ def sizes_for(device: torch.device) -> Sizes:
 
 
 def fingerprint(tag: int, positions: torch.Tensor, layer: int, half: int) -> torch.Tensor:
-    """What a token's row holds: it depends on whose it is, where it stands, the layer and the half."""
+    """Return the contents of a token's row: they depend on its owner, its place, the layer and the half."""
     mixed = positions + tag * 1_000_003 + layer * 7_919 + half * 104_729
     return mixed * -7_046_029_254_386_353_131 + 1
 

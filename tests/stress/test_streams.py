@@ -1,4 +1,4 @@
-"""Several streams write to one pool whose slots go from one to the other, and each reads what it wrote."""
+"""Each of several streams reads its own writes from a pool whose slots go from stream to stream."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Server:
         return True
 
     def read(self, it: Held) -> None:
-        """Have the lane count what is not its own, without waiting for it."""
+        """Have the lane count the elements that its owner did not write, without waiting for the count."""
         wrong = self.wrong[self.lanes.index(it.lane)]
         with it.lane:
             for layer in range(LAYERS):
@@ -109,7 +109,7 @@ class Server:
             self.release(self.draw.choice(self.held))
 
     def found_wrong(self) -> int:
-        """Elements that were not what their owner wrote, over all lanes so far; waits for them."""
+        """Wait for all lanes, and return the number of elements so far that their owners did not write."""
         for lane in self.lanes:
             lane.be_followed()
         return int(sum(int(count) for count in self.wrong))
@@ -132,7 +132,7 @@ def test_each_lane_reads_what_it_wrote(card: Card, rounds: Rounds, seed: int, pa
 
 @pytest.mark.parametrize("where", ["keys", "values", "states"])
 def test_a_stray_write_is_counted(card: Card, seed: int, where: str) -> None:
-    """The count above can rise: one element of somebody else's is enough."""
+    """The count above can rise: a single element of another owner is enough."""
     server = Server(card, 1, seed)
     while server.admit():
         pass

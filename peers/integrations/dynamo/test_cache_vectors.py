@@ -30,7 +30,7 @@ class Index:
 
     @staticmethod
     def fits(config):
-        """Whether all workers hash alike: the tree promises nothing of those that do not."""
+        """Return whether all workers hash alike, since the tree promises nothing of other workers."""
         return config == {"own_hashes": False}
 
     def __init__(self, config):
@@ -87,7 +87,7 @@ class Index:
         return [json.loads(event) for event in self.tree.dump_tree_as_events()]
 
     def do_inspect(self, op):
-        """Show who has what below what; of a run of blocks each stands below the one before it."""
+        """Show each block of each worker with its parent; in a run, the block before is the parent."""
         told = []
         for event in self.dump():
             stored = event["event"]["data"]["stored"]

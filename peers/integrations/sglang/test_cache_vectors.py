@@ -249,7 +249,7 @@ class Unified(Slots):
 
 
 class Radix(Unified):
-    """A `RadixCache`, whose nodes anybody can look at."""
+    """A `RadixCache`, whose nodes can be looked at from outside."""
 
     CLAIMS, FULL_SIZES = Unified.CLAIMS | {"inspect"}, ""
 
@@ -282,7 +282,7 @@ def make_caches():
 
 
 def cases():
-    """Yield each vector on each cache that claims what it needs."""
+    """Yield each vector on each cache that claims the capabilities that the vector needs."""
     for name, cache in make_caches().items():
         path = VECTORS / ("slots.jsonl" if cache is Slots else "prefix.jsonl")
         for vector in list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))[1:]:

@@ -59,7 +59,7 @@ class Blocks(Player):
 
     @staticmethod
     def fits(config):
-        """Of policies that keep blocks; which goes first is left to those who claim an order."""
+        """Return whether the policy keeps blocks; an order is left to caches that claim an order."""
         return config["policy"] in ("lru", "release")
 
     def __init__(self, config):
@@ -125,7 +125,7 @@ class Blocks(Player):
     do_set_clock = do_stamp_blocks
 
     def do_reset(self, step, op):
-        """End all requests, and reset what nobody uses then."""
+        """End all requests, and reset the blocks, which are then unused."""
         for number in self.holds:
             self.pool.free_blocks([self.blocks[number]])
         self.holds = []
@@ -188,7 +188,7 @@ class Manager(Player):
         return {**key, "tokens": key["tokens"][:end]}
 
     def sizes(self):
-        """Count the blocks that somebody can find, and of these the ones that nobody uses."""
+        """Count the blocks that can be found, and the used and unused blocks among these."""
         found = [block for block in self.manager.block_pool.blocks if block.block_hash is not None]
         idle = sum(not block.ref_cnt for block in found)
         counts = {"total_size": len(found), "evictable_size": idle, "protected_size": len(found) - idle}
@@ -232,14 +232,14 @@ class Manager(Player):
             self.manager.free(self.holds.pop(op["lock"]))
 
     def do_reset(self, step, op):
-        """End all requests, and reset what nobody uses then."""
+        """End all requests, and reset the blocks, which are then unused."""
         for request in self.holds.values():
             self.manager.free(request)
         self.holds = {}
         assert self.manager.reset_prefix_cache()
 
     def do_inspect(self, step, op):
-        """Show each block that somebody can find as a node of its own."""
+        """Show each block that can be found as a node of its own."""
         found = [block for block in self.manager.block_pool.blocks if block.block_hash is not None]
         shown = [(*self.written[block.block_id], block.ref_cnt) for block in found]
         nodes = [{"tokens": tokens, "slots": slots, "lock_ref": count} for tokens, slots, count in shown]
@@ -256,7 +256,7 @@ def registers_twice(vector):
 
 
 def cases():
-    """Yield each vector of a cache that claims what it needs."""
+    """Yield each vector of a cache that claims the capabilities that the vector needs."""
     for kind, cache in CACHES.items():
         for vector in list(
             map(json.loads, (VECTORS / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines())

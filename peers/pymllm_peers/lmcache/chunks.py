@@ -108,7 +108,7 @@ class LMCacheChunks(SlotAdapter):
 
 
 class LMCachePages(LMCacheChunks):
-    """``PagedTensorMemoryAllocator``, whose chunks are objects that it has from the beginning."""
+    """``PagedTensorMemoryAllocator``, whose chunks are objects that exist from the beginning."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         module = load_allocators("paged_tensor_memory_allocator")

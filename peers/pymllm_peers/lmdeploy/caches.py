@@ -33,7 +33,7 @@ _MORE = 3
 
 
 def load_lmdeploy(module: str) -> Any:
-    """Import one of the modules of lmdeploy's engine, such as ``"block"``, in the version that was tried."""
+    """Import a module of lmdeploy's engine, such as ``"block"``, in the version that was tried."""
     LMDEPLOY.require_version()
     utils = ModuleType(f"{LMDEPLOY.alias}.utils")  # which wants transformers, and is asked only for a log
     utils.get_logger = lambda name: logging.getLogger(LMDEPLOY.alias)  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def load_lmdeploy(module: str) -> Any:
 
 
 class _Blocks(SlotCalls):
-    """Blocks in the hands of their callers, who ask before whether there are enough."""
+    """Blocks in the hands of their callers, which first ask whether enough blocks are free."""
 
     def make_manager(self, pages: int) -> None:
         """Build a manager of so many blocks, and of one more that is reserved."""
@@ -118,7 +118,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self._numbers: dict[int, int] = {}  # by logical block, of what it was cached for
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions: who lets go makes recent, too; and no refusals."""
+        """Claim no order of evictions, since letting go makes recent, too; and no refusals."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "extra_key", "inspect", "lean_matches", "node_ids", *also})
 
@@ -183,7 +183,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         return known, ops.Key(key.tokens[:whole], key.extra_key)
 
     def evict(self, tokens: int) -> int:
-        """Evict whole blocks for so many tokens; what it says that went is told, and what came back seen."""
+        """Evict whole blocks for so many tokens, return the reported count, and record the freed blocks."""
         return self._evict(-(-tokens // self.page_size)) * self.page_size
 
     def _evict(self, pages: int) -> int:
@@ -206,7 +206,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self.manager.free(token)
 
     def reset(self) -> None:
-        """Let all sequences go, of which those that have gone have no blocks, and evict everything."""
+        """Let all sequences go, of which ended sequences have no blocks, and evict everything."""
         for _, sequence in self._holds.values():
             self.manager.free(sequence)
         self._evict(len(self._cached()))

@@ -16,7 +16,7 @@ from pymllm_peers.projects import MINISGL
 
 
 def load_minisgl(module: str) -> Any:
-    """Import one of mini-sglang's modules, such as ``"core"``, in the version that was tried."""
+    """Import a module of mini-sglang's, such as ``"core"``, in the version that was tried."""
     MINISGL.require_version()
     kernel = ModuleType(f"{MINISGL.alias}.kernel")
     kernel.fast_compare_key = _fast_compare_key  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Adapters of mllm's RadixCache, MambaRadixCache and ChunkCache: what its engine does, and what is claimed.
+"""Adapters of mllm's RadixCache, MambaRadixCache and ChunkCache: the acts of its engine, and the claims.
 
 Where its contract differs from ours, the adapter does what mllm's own engine does, and claims nothing about
 the rest. It hands keys over as lists of tokens, and leaves them alone, since the tree keeps them; frees on a
@@ -90,7 +90,7 @@ class MllmCache(OwnPrefixCache):
 
     @property
     def has_states(self) -> bool:
-        """Whether states are claimed, so that what is told of them is looked at."""
+        """Return whether states are claimed, so that results about states are looked at."""
         return "mamba" in self.capabilities
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
@@ -136,7 +136,7 @@ class MllmCache(OwnPrefixCache):
         return out.Evicted(result.full_evicted, swa if has_windows else 0, states if self.has_states else 0)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Empty the cache, and free what it held, since a reset of mllm's forgets it."""
+        """Empty the cache, and free the slots that it held, since mllm's own reset forgets them."""
         held = self.cached_slots()
         self._left.update(self._nodes, self._holds)
         self.cache.reset()
@@ -281,7 +281,7 @@ class MllmWindowedRadix(MllmRadix):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the window is known to whoever calls."""
+        """Return whether the caller knows the window."""
         return self.config["window"] is not None
 
     def claim(self) -> frozenset[str]:
@@ -322,7 +322,7 @@ class MllmWindowedRadix(MllmRadix):
         return dataclasses.replace(inserted, adopted=tuple(adopted))
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Take a hold; its token is nobody's business where no window is claimed."""
+        """Take a hold, and leave out its token if no window is claimed."""
         locked = super().do_lock(step, operation)
         return locked if self.is_followed else out.Locked()
 

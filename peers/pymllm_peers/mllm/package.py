@@ -13,7 +13,7 @@ from pymllm_peers.projects import MLLM
 
 
 def load_mllm(module: str) -> Any:
-    """Import one of mllm's cache modules, such as ``"radix_cache"``, in the version that was tried."""
+    """Import a cache module of mllm's, such as ``"radix_cache"``, in the version that was tried."""
     MLLM.require_version()
     return MLLM.load(f"pymllm.mem_cache.{module}")
 

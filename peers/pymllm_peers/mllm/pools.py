@@ -16,7 +16,7 @@ from pymllm_peers.projects import MLLM
 
 
 class MllmPool(OwnPool):
-    """What is alike: nothing is refused, and nothing can be looked at from inside."""
+    """The common part of mllm's pools: nothing is refused, and nothing can be looked at from inside."""
 
     MALFORMED: ClassVar[Calls] = {}
     CLAIMED: ClassVar[Collection[str]] = ("pool",)

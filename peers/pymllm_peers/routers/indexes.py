@@ -1,4 +1,4 @@
-"""The indexes by which the routers of aibrix and llm-d know who has which blocks, as programs in Go.
+"""The indexes by which the routers of aibrix and llm-d know the workers that have a block, as programs in Go.
 
 ``PYMLLM_AIBRIX`` and ``PYMLLM_LLMD`` name the checkouts. A program of ours (``go/pymllm``) is compiled with
 their files, and speaks the process protocol. What theirs import from elsewhere stands in, beside it: logs,

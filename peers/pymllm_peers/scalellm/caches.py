@@ -20,7 +20,7 @@ from pymllm_peers.scalellm.library import ScaleMemory
 
 
 class _Blocks(SlotCalls):
-    """Blocks of an allocator in the hands of its callers, who ask before whether there are enough."""
+    """Blocks of an allocator in the hands of its callers, which first ask whether enough blocks are free."""
 
     memory: ScaleMemory
 
@@ -73,12 +73,12 @@ class ScalePrefix(_Blocks, PrefixAdapter):
         self._numbers: dict[int, int] = {}  # by block, of what it was cached for
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions, and no refusals: misuse ends a server, or nobody looks."""
+        """Claim no order of evictions, and no refusals: misuse ends a server, or goes unseen."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "inspect", "lean_matches", "node_ids", *also})
 
     def sizes(self) -> dict[str, int]:
-        """Return what is counted: who has which cached block only its count of copies tells."""
+        """Return the counted sizes: the owners of a cached block are told only by its count of copies."""
         blocks = {"total_size": self.memory.cached_blocks, "available_size": self.memory.free_blocks}
         return {name: count * self.page_size for name, count in blocks.items()}
 
@@ -95,7 +95,7 @@ class ScalePrefix(_Blocks, PrefixAdapter):
         return known, whole
 
     def evict(self, tokens: int) -> int:
-        """Evict whole blocks for so many tokens; what it says that went is told, and what came back seen."""
+        """Evict whole blocks for so many tokens, return the reported count, and record the freed blocks."""
         count, freed = self.memory.evict(max(-(-tokens // self.page_size), 0))
         self.gave_back(self.slots_of(freed))
         return count * self.page_size

@@ -37,7 +37,7 @@ def _load() -> ctypes.CDLL:
 
 
 class ScaleMemory:
-    """An allocator, a cache over it, and who has which blocks; block 0 is padding, as their manager has it.
+    """An allocator, a cache over it, and the owners of the blocks; block 0 is padding, as in ScaleLLM itself.
 
     A check of ScaleLLM's that fails is a `RuntimeError` with its text. ``step`` is how many microseconds
     later the clock is each time that anybody looks.
@@ -69,7 +69,7 @@ class ScaleMemory:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody has."""
+        """Return the number of blocks without an owner."""
         return self._call("free_blocks")
 
     @property
@@ -95,7 +95,7 @@ class ScaleMemory:
         return self._call("insert", _numbers(tokens), len(tokens), _numbers(blocks))
 
     def evict(self, blocks: int) -> tuple[int, list[int]]:
-        """Evict so many blocks; return how many went by its own count, and those that are free now."""
+        """Evict so many blocks; return the library's own count, and the blocks that are free now."""
         freed = ctypes.c_int32()
         count = self._call("evict", blocks, self._room, ctypes.byref(freed))
         return count, self._room[: freed.value]

@@ -59,7 +59,7 @@ class SglangRadix(SglangTree):
 
 
 class SglangManyKinds(SglangTree):
-    """What sglang's caches of several kinds of memory share: sizes of all kinds together are one tuple.
+    """The common part of sglang's caches of several kinds of memory: the sizes of all kinds are one tuple.
 
     Their insert frees the duplicates behind ``prev_prefix_len`` itself. Told that the whole key was there
     before, it frees none, as R4 has it.
@@ -148,7 +148,7 @@ class SglangRust(SglangUnified):
 
 
 class SglangWindows(SglangManyKinds):
-    """What sglang's trees with a sliding window share, beside full attention, over slots with SWA halves.
+    """The common part of sglang's trees with full attention and a sliding window, over slots with SWA halves.
 
     Their rules for windows are others than ours: a hold covers whole nodes up to its window, and an insert
     may leave a key that cannot be used. So a `window` is followed, and ``exact_windows`` not claimed; nor is
@@ -172,7 +172,7 @@ class SglangWindows(SglangManyKinds):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the window is known to whoever calls."""
+        """Return whether the caller knows the window."""
         return self.config.get("window") is not None
 
     def sizes_of_cache(self) -> dict[str, int]:
@@ -194,7 +194,7 @@ class SglangWindows(SglangManyKinds):
         return result
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early where nobody knows of windows."""
+        """Refuse to give halves back early if the caller does not know the window."""
         if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
@@ -209,7 +209,7 @@ class SglangUnifiedSWA(SglangWindows, SglangUnified):
         return super().parameters(page_size, sliding_window_size=self.window, **more)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return how much was known and is gone, which nobody says who does not know of windows."""
+        """Return the known and the lost length of a request, which a caller without windows does not tell."""
         if not self.is_followed:
             return super().more_of_insert(operation)
         gone = {kind_of_memory("SWA"): operation.swa_evicted_seqlen}
@@ -224,7 +224,7 @@ class SglangUnifiedSWA(SglangWindows, SglangUnified):
         return tuple((int(start), int(stop)) for start, stop in ranges)
 
     def shown_token(self, token: Any) -> int | str | None:
-        """Return what a hold has for the edge of its window, where that is claimed."""
+        """Return the identifier that a hold has for the edge of its window, if hold tokens are claimed."""
         if "hold_tokens" not in self.capabilities:
             return None
         edge: int | None = token.component_lock_uuids[kind_of_memory("SWA")]
@@ -265,7 +265,7 @@ class SglangSWA(SglangWindows, SglangOlder):
         return load_sglang("mem_cache.swa_radix_cache").SWARadixCache(params)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return how much was known and is gone, which nobody says who does not know of windows."""
+        """Return the known and the lost length of a request, which a caller without windows does not tell."""
         if not self.is_followed:
             return super().more_of_insert(operation)
         known, gone = operation.prev_prefix_len, operation.swa_evicted_seqlen
@@ -284,7 +284,7 @@ class SglangSWA(SglangWindows, SglangOlder):
         return result
 
     def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took: what came and stands in the tree, behind what was known."""
+        """Return the ranges that the cache took: new pages that stand in the tree behind the known prefix."""
         if not self.is_followed:
             return super().adopted(operation, result)
         came, size, known = self.numbers(operation.slots or ()), self.page_size, operation.prev_prefix_len

@@ -20,7 +20,7 @@ from pymllm_peers.sglang.tree import SglangTree
 
 
 class SglangTreeOfStates(SglangTree):
-    """What sglang's caches with states share: a state comes with every insert, and goes back on a reset.
+    """The common part of sglang's caches with states: an insert brings a state, which goes back on a reset.
 
     ``track_slots`` is one more key of its configuration: how many there are. They are given back to `states`.
     """
@@ -120,7 +120,7 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
         return replace(found, state=state, branching=result.mamba_branching_seqlen)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Tell what a node looks like; locks of a state that is not there are no locks yet."""
+        """Describe a node, without the locks of a state that is missing."""
         part = self.part(node, "MAMBA")
         if part.value is None:
             return super().view(node, parent)

@@ -69,7 +69,7 @@ def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
 
 
 def require_version(known: str) -> None:
-    """Refuse another version of sglang than those that an adapter knows, by `ImportError`.
+    """Refuse a version of sglang that an adapter does not know, by `ImportError`.
 
     ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others.
     """

@@ -53,7 +53,7 @@ def extend_on_host(allocator: Any) -> None:
 
 
 class _EveryGrid:
-    """Stands for a kernel: whatever grid it is launched with, one loop runs over all of it."""
+    """The stand-in for a kernel: a loop runs over all of it, for every grid of a launch."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return fill_extensions
@@ -108,7 +108,7 @@ def _make_kv_of_halves() -> Any:
 
 
 class SglangPool(CallRecorder):
-    """An allocator that tells what a cache gives back to it; its own type, since a cache looks for that."""
+    """An allocator that records the slots that a cache returns; its own type, since a cache checks types."""
 
     def __init__(self, allocator: Any, record: Callable[[Effect], None]) -> None:
         super().__init__(record)
@@ -179,7 +179,7 @@ class SglangPool(CallRecorder):
 
 
 class SglangStates(CallRecorder):
-    """A ``MambaSlotAllocator`` that tells what a cache gives back to it, in a pool of requests around it.
+    """A ``MambaSlotAllocator`` that records the slots that a cache returns, in a pool of requests around it.
 
     `request_pool` is a ``HybridReqToTokenPool`` with the allocator and nothing else. Its own constructor
     allocates the states of every layer by the configuration of a model; a tree only passes slots on.

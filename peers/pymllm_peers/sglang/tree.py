@@ -1,4 +1,4 @@
-"""What the adapters of sglang's prefix caches share: keys, slots, nodes by step, and what is not claimed.
+"""The common part of the adapters of sglang's prefix caches: keys, slots, nodes by step, and missing claims.
 
 Where its contract differs from ours, the adapter does what sglang's own caller does, and claims nothing
 about the rest. It numbers nodes anew, since sglang counts those of all caches of a process together; spells
@@ -259,10 +259,10 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def view(self, node: Any, parent: int | None) -> out.NodeView:
-        """Tell what a node looks like, whose parent has this number."""
+        """Describe a node whose parent has this number."""
 
     def view_of(self, node: Any, parent: int | None, value: torch.Tensor, **own: Any) -> out.NodeView:
-        """Tell of a node with these slots what is alike in all trees, and what is its tree's own."""
+        """Describe a node with these slots: the fields of all trees, and the fields of its own tree."""
         return out.NodeView(
             id=self.number_of(node),
             parent=parent,

@@ -96,7 +96,7 @@ class VllmBlocks(BaseAdapter):
         return out.Done()
 
     def do_release_blocks(self, step: int, operation: ops.ReleaseBlocks) -> out.Result:
-        """Let go, and tell which blocks nobody can find and nobody has now."""
+        """Release blocks, and tell which of them are now without a hash and without a reference."""
         numbers = self.numbers(operation.blocks)
         self.pool.free_blocks(self._named(operation.blocks))
         self._held.subtract(numbers)
@@ -105,7 +105,7 @@ class VllmBlocks(BaseAdapter):
         return out.Done()
 
     def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Result:
-        """Register as a request does that was computed; what is registered already it does not offer."""
+        """Register blocks as a computed request does, which leaves out blocks that are registered already."""
         if not self.is_caching:
             return out.Done()
         numbers, blocks = self.numbers(operation.blocks), self._named(operation.blocks)

@@ -36,7 +36,7 @@ _BLOCKS = 2048
 
 
 class _Hybrid(CallersPool, VllmFull):
-    """What both second groups have in common; `SECOND` begins the names of its sizes.
+    """The common part of both adapters with a second group; `SECOND` begins the names of its sizes.
 
     ``slots``, and ``swa_slots`` or ``track_slots``, say what the pools have that inserts bring their memory
     from. With ``at_once`` so many requests compute each key at the same time; with ``chunk`` a request takes
@@ -71,7 +71,7 @@ class _Hybrid(CallersPool, VllmFull):
         return found
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in what is there at least once, and what the pools have left."""
+        """Return the sizes in distinct contents that are present, and the free sizes of the pools."""
         sizes: dict[str, int] = {}
         for prefix, found in zip(("", self.SECOND), self._by_hash(), strict=True):
             unit = 1 if prefix == "mamba_" else self.page_size
@@ -102,7 +102,7 @@ class _Hybrid(CallersPool, VllmFull):
         return out.Matched(slots, length, length, **self.more_of_match(second, junction))
 
     def more_of_match(self, second: Sequence[tuple[int, ...]], junction: int) -> dict[str, Any]:
-        """Return what else a match tells, of what stands in the blocks of the second group."""
+        """Return the other results of a match, from the contents of the second group's blocks."""
         return {}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
@@ -196,7 +196,7 @@ class _Hybrid(CallersPool, VllmFull):
         return any(done < wanted and sizes[name] for name, wanted, done in asked)
 
     def _lose(self, group: int, external: object, gone: list[int]) -> None:
-        """Give back what stood in a block that went, if it was the last one of its hash."""
+        """Give back the contents of a block that went, if the block was the last with its hash."""
         convert = load_vllm("v1.core.kv_cache_utils").maybe_convert_block_hash
         (digest,) = [it for it in self.known[group] if convert(it) == external]
         if self.at(digest, group) is None or self.config.get("bare_events"):
@@ -231,7 +231,7 @@ class _Hybrid(CallersPool, VllmFull):
     # -- looking -------------------------------------------------------------------------------------------
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show each page that is there as a node, with what the second group has for it."""
+        """Show each present page as a node, with the contents that the second group has for the page."""
         kv, second = self._by_hash()
         pages = sorted(kv, key=lambda digest: (len(self._keys[digest].tokens), self._births[digest]))
         numbers = {self._keys[digest]: self._births[digest] for digest in pages}
@@ -256,7 +256,7 @@ class _Hybrid(CallersPool, VllmFull):
 
     @abstractmethod
     def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
-        """Return what a node shows of what the second group has."""
+        """Return the parts of a node that show the contents of the second group."""
 
 
 class VllmMamba(_Hybrid):
@@ -377,7 +377,7 @@ class VllmWindow(_Hybrid):
     def write_second(
         self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write halves, unless these are gone; a dead page takes those that came."""
+        """Write halves, unless these are gone; a dead page takes the incoming halves."""
         assert self.pool is not None
         if place * self.page_size < operation.swa_evicted_seqlen:
             self._lost.add(block)
@@ -412,7 +412,7 @@ class VllmWindow(_Hybrid):
         return out.Evicted(full, second)
 
     def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
-        """Tell halves: of cached pages those that vLLM finds."""
+        """Return halves: of cached pages the halves that vLLM finds."""
         numbers = self.numbers(operation.slots)
         told = dict(zip(numbers, self._halves(numbers), strict=True))
         for digest, slots in self.known[0].items():

@@ -87,13 +87,13 @@ class VllmFull(ByRequest):
         return [block for block in self.blocks.blocks if block.block_hash is not None]
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in registered blocks; what is free says how many of these nobody has."""
+        """Return the sizes in registered blocks; the free blocks tell how many of these are unreferenced."""
         total, evictable = len(self._cached()), self.blocks.get_num_free_blocks() - self._count_blank()
         pages = {"total_size": total, "evictable_size": evictable, "protected_size": total - evictable}
         return {name: count * self.page_size for name, count in pages.items()}
 
     def _count_blank(self) -> int:
-        """Count the blocks that nobody has and nobody can find."""
+        """Count the blocks without a reference and without a hash."""
         idle = [block for block in self.blocks.blocks if not block.ref_cnt and not block.is_null]
         return sum(block.block_hash is None for block in idle)
 

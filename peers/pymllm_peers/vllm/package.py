@@ -46,7 +46,7 @@ BARE_PACKAGES: dict[str, str] = {
 
 
 def require_version() -> None:
-    """Refuse another version of vLLM than those that the adapters know, by `ImportError`."""
+    """Refuse a version of vLLM that the adapters do not know, by `ImportError`."""
     require_known("vllm", KNOWN, _ENVIRONMENT)
 
 

@@ -17,7 +17,7 @@ NEEDED = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a package that is not there."""
+    """Skip the tests that need a package which is not installed."""
     for item in items:
         package, installs = NEEDED.get(item.path.name, ("", "")) if "peers" in item.path.parts else ("", "")
         if package and importlib.util.find_spec(package) is None:

@@ -50,14 +50,14 @@ AVOIDED = ("single_blocks", "known_parents", "own_contexts")
 
 @pytest.fixture(autouse=True)
 def is_there(entry: AdapterEntry) -> None:
-    """Skip, with the reason, what nobody has checked out or installed."""
+    """Skip, with the reason, an adapter whose checkout or package is missing."""
     missing = entry.find_missing()
     if missing is not None:
         pytest.skip(missing)
 
 
 def search(entry: AdapterEntry, config: Config) -> tuple[set[str], dict[str, str]]:
-    """Return the laws that were tested with a configuration, and those that were broken."""
+    """Return the laws that were tested with a configuration, and the laws that were broken."""
     laws: set[str] = set()
     broken: dict[str, str] = {}
     with closing(make_adapter(entry.name, config)) as adapter:
@@ -80,7 +80,7 @@ def test_an_adapter_is_sane(entry: AdapterEntry) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_nothing_is_broken_but_what_has_a_page(entry: AdapterEntry) -> None:
-    """Every machine that can drive it, on every configuration; and nothing at all behind what is known."""
+    """A search breaks only laws with a page, and no law with a configuration that goes on behind those."""
     laws: set[str] = set()
     for config in load_adapter(entry).CONFIGURATIONS:
         tested, broken = search(entry, dict(config))
@@ -96,7 +96,7 @@ def test_nothing_is_broken_but_what_has_a_page(entry: AdapterEntry) -> None:
 
 @pytest.mark.parametrize("entry", [find_adapter("minisgl-radix")], ids=["minisgl-radix"])
 def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
-    """What peers/findings says of the second of two requests with one prompt."""
+    """The second of two requests with one prompt has a row that names freed pages, as peers/findings says."""
     adapter: Any = make_adapter(entry.name)
     manager = adapter.manager
     manager.page_table = torch.tensor([[0, 1, 0], [2, 3, 0]], dtype=torch.int32)
@@ -116,7 +116,7 @@ def test_a_row_goes_on_naming_pages_that_are_free(entry: AdapterEntry) -> None:
 
 @pytest.mark.parametrize("entry", [find_adapter("lmdeploy-trie")], ids=["lmdeploy-trie"])
 def test_uses_of_one_second_are_equally_old(entry: AdapterEntry) -> None:
-    """What peers/findings says of lmdeploy's times, and what the adapter lets pass instead."""
+    """Uses in one second are equally old for lmdeploy, as peers/findings says, but not for the adapter."""
     config = dict(load_adapter(entry).CONFIGURATIONS[0])
     for more, differ in ({"bare_clock": True}, False), ({}, True):
         adapter: Any = make_adapter(entry.name, {**config, **more})
@@ -139,7 +139,7 @@ def test_uses_of_one_second_are_equally_old(entry: AdapterEntry) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_checkout_is_timed_beside_ours(entry: AdapterEntry, scenario: str, contender: str) -> None:
-    """Each contest asserts what it times, and that nothing is lost."""
+    """A contest with a checkout asserts the results that it times, and that nothing is lost."""
     row = play(scenario, Options(clock="cpu", scale=0.125, share=0.01, only=(contender,)))
     assert {one.contender.split()[0] for one in row.standings} == {"pymllm", contender}
 

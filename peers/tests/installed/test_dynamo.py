@@ -23,7 +23,7 @@ def test_what_is_claimed_holds() -> None:
 
 
 def test_events_become_what_its_router_sends() -> None:
-    """Blocks below each other, what it does not know, and what it takes for an error."""
+    """Events become the router's events: blocks below each other, unknown blocks, and errors."""
     adapter = make_adapter("dynamo-index")
     operations = (
         StoreBlocks(1, ((11, 1), (12, 2))),

@@ -1,4 +1,4 @@
-"""What maintainers copy into their suites: it runs against their packages, and notices a fault in them."""
+"""The files that maintainers copy into their suites run against their packages, and notice faults in them."""
 
 from __future__ import annotations
 

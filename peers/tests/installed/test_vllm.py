@@ -183,7 +183,7 @@ def one_token_less(skipped: Method) -> Method:
 
 
 def keep_nothing(add: Method) -> Method:
-    """Let nobody hold the state that a request found."""
+    """Let no hold remain on the state that a request found."""
 
     def planted(manager: Any, request: str, blocks: Any, *lengths: int) -> None:
         add(manager, request, blocks, *lengths)
@@ -208,7 +208,7 @@ def keep_nothing(add: Method) -> Method:
 def test_a_fault_of_a_second_group_is_found(
     adapter: Any, kind: str, place: str, fault: Any, laws: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a law of what the second group needs, or by the one that sees it first."""
+    """A fault is found by a law about the second group's contents, or by the law that sees it first."""
     managers = load_vllm("v1.core.single_type_kv_cache_manager")
     monkeypatch.setattr(getattr(managers, kind), place, fault(getattr(getattr(managers, kind), place)))
     name = "vllm-hybrid-mamba" if adapter is VllmMamba else "vllm-hybrid-window"
@@ -224,7 +224,7 @@ def test_a_fault_of_a_second_group_is_found(
 
 
 def test_a_block_that_is_told_to_go_stays_in_line() -> None:
-    """What peers/findings says: a blank block waits behind cached ones, which go first."""
+    """A blank block waits behind cached blocks, which go first, as peers/findings says."""
     adapter = VllmFull("vllm-full", {**VllmFull.CONFIGURATIONS[0], "capacity": 2})
     pool = adapter.blocks
     first, second = pool.free_block_queue.get_all_free_blocks()

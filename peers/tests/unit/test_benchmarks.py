@@ -61,7 +61,7 @@ def test_a_scenario_is_played_and_checks_what_came_of_it(id: str) -> None:
 
 
 def test_the_gate_judges_by_ratios_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """A missed target fails nobody's machine; being surely behind a peer does."""
+    """A missed target fails the gate on no machine; a sure lag behind a peer does."""
 
     def row(ours: list[float]) -> Any:
         return make_row(
@@ -77,7 +77,7 @@ def test_the_gate_judges_by_ratios_alone(capsys: pytest.CaptureFixture[str]) -> 
 def test_one_command_prints_the_table_and_writes_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who could not take part is said with the reason; the trace is named where it is missing."""
+    """The output names the reason of each contender that cannot take part, and a missing trace."""
     monkeypatch.delenv(MEGATRON.variable, raising=False)
     file = tmp_path / "peers.json"
     options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--json", str(file), "--gate"]
@@ -97,7 +97,7 @@ def test_one_command_prints_the_table_and_writes_the_document(
 def test_an_interrupt_leaves_the_table_of_what_was_played(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Seven minutes are long; who has seen enough gets what there is, and nothing half is stored."""
+    """An interrupt prints the results of the played scenarios, and stores no unfinished run."""
     row = play("T7-allocate-1", ALONE)
 
     def broken_off(ids: Sequence[str], options: Options, done: Callable[[Any], None]) -> None:

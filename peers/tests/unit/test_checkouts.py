@@ -47,7 +47,7 @@ TREE = "pymllm/mem_cache/tree.py"
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
-    """A project of our name, whose alias nobody else has."""
+    """Make a project of our name, whose alias no other package has."""
     for path, text in FILES.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checko
 
 
 def test_a_package_of_our_name_is_loaded_beside_ours(checkout: Checkout, tmp_path: Path) -> None:
-    """Its imports lead to its own modules, ours stay what they are, and nothing is written or left behind."""
+    """A package of our name imports its own modules, leaves ours as they are, and leaves nothing behind."""
     path, finders, before = [*sys.path], [*sys.meta_path], {*sys.modules}
     tree = checkout.load("pymllm.mem_cache.tree")
     assert (tree.__name__, tree.__file__) == ("checkout_of_a_fake.mem_cache.tree", str(tmp_path / TREE))
@@ -78,7 +78,7 @@ def test_a_package_of_our_name_is_loaded_beside_ours(checkout: Checkout, tmp_pat
 
 
 def test_a_package_that_is_entered_is_found_below_its_root(checkout: Checkout, tmp_path: Path) -> None:
-    """Its ``__init__`` runs, and what is below it is found while something is loaded, and only then."""
+    """The ``__init__`` of an entered package runs, and its modules are found only while a load goes on."""
     (tmp_path / "python").mkdir()
     (tmp_path / "pymllm").rename(tmp_path / "python" / "pymllm")
     (tmp_path / "python/pymllm/mem_cache/__init__.py").write_text("from .base import NAME")
@@ -107,7 +107,7 @@ def test_a_module_that_is_not_there_is_an_import_error(checkout: Checkout, modul
 def test_another_version_is_refused_unless_any_is_wanted(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is in the files, so that a clone, an archive and a copy are alike."""
+    """Another version is told by the contents of its files, so that clone, archive and copy are alike."""
     checkout.require_version()
     other = replace(checkout, digests={TREE: "0" * 64})
     with pytest.raises(
@@ -155,7 +155,7 @@ def test_a_checkout_that_is_not_there_says_what_to_do(
 def test_an_adapter_without_its_checkout_is_told_before_it_is_built(
     name: str, project: Checkout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The registry knows the variable; who builds one all the same hears what the checkout lacks."""
+    """The registry names the variable of a missing checkout; building the adapter names the missing files."""
     monkeypatch.delenv(project.variable, raising=False)
     missing = find_adapter(name).find_missing()
     assert missing is not None
@@ -181,7 +181,7 @@ def test_an_adapter_without_its_checkout_is_told_before_it_is_built(
 def test_a_deviation_is_of_the_commit_that_is_checked_out(
     versions: str, files: str, is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is in its files; judging any version changes nothing about that."""
+    """A deviation applies by the contents of the checkout's files, also where any version is to be judged."""
     monkeypatch.setenv(ANY_VERSION, "1")
     monkeypatch.delenv(MEGATRON.variable, raising=False)
     if files:

@@ -1,4 +1,4 @@
-"""What is compiled of sources in memory: once, anew for another version, or one line says why not."""
+"""Products that are compiled of sources in memory: once, anew for another version, or a line says why not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_sources_that_are_wrong_are_one_line(cache: Path) -> None:
 def test_a_compiler_that_may_be_too_old_is_told_so(
     cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Debian's Go lacks what llm-d's sources need; what it says of them does not name that."""
+    """The error of a Go that may be too old says so, since the compiler's own message does not."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text("#!/bin/sh\necho 'in_memory.go:171:8: undefined: max' >&2\nexit 1\n", encoding="utf-8")

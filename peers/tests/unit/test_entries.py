@@ -1,4 +1,4 @@
-"""What the distribution brings, and what each adapter of it needs."""
+"""The adapters that the distribution brings, and the packages or checkouts that each adapter needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_all_are_found_by_the_entry_point() -> None:
 
 
 def test_a_change_of_an_adapter_makes_other_runs_of_a_campaign() -> None:
-    """X3: its source is anybody's, and no version of pymllm tells of it."""
+    """X3: each adapter's source has a digest of its own, since no version of pymllm tells of the source."""
     assert digest_adapter("sglang-radix") not in ("", digest_adapter("vllm-blocks"))
 
 
@@ -42,7 +42,7 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pyt
 
 
 def test_pins_that_are_named_are_there() -> None:
-    """Whoever follows a message finds the files."""
+    """A reader who follows a message finds the files with the pins."""
     named = {word for entry in ADAPTERS for word in entry.install.split() if word.endswith(".txt")}
     assert len(named) > 3
     for path in named:

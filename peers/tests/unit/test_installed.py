@@ -34,7 +34,7 @@ def test_another_version_is_accused_of_nothing(
     known: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it lacks would look like an error of its cache; the message names all that can be done."""
+    """Another version is refused, since its gaps would look like errors; the message names every way out."""
     monkeypatch.delenv(ANY_VERSION, raising=False)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
     with pytest.raises(ImportError) as refused:
@@ -53,7 +53,7 @@ def test_a_package_that_is_missing_is_named(
     known: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before anything of it is imported, and whatever version may be tried."""
+    """A missing package is named before any import from it, for any version that may be tried."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -1,4 +1,4 @@
-"""What the wheel of the distribution carries."""
+"""The contents of the distribution's wheel."""
 
 from __future__ import annotations
 

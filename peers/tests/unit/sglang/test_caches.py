@@ -371,7 +371,7 @@ def test_ranges_that_touch_are_one() -> None:
 
 
 def test_it_runs_where_its_version_is_and_says_so_elsewhere() -> None:
-    """R2, R5, X7: a small life; or the one line of somebody who has no such version."""
+    """R2, R5, X7: a small life; or an error of a line where no such version is installed."""
     missing = why_missing()
     if missing:
         with pytest.raises(AdapterError, match=missing.partition(";")[0]):

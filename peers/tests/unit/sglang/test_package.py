@@ -62,7 +62,7 @@ class Request(Req):
 
 @pytest.fixture
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of this name with modules that import what only a GPU needs."""
+    """Make a package of this name with modules that import packages which need a GPU."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -96,7 +96,7 @@ def test_what_would_compute_with_a_stand_in_raises() -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_nothing_stands_in_for_others_afterwards() -> None:
-    """Torch and everybody else find the triton that is installed, and none where there is none."""
+    """Torch and other importers find only the installed triton afterwards, or none if none is installed."""
     importlib.import_module("torch._inductor.runtime.hints")  # imports it where it can
     names = ("triton", "triton.language", "cuda", "cuda.bindings")
     finders, modules = set(sys.meta_path), {name: sys.modules.get(name) for name in names}
@@ -119,7 +119,7 @@ def test_a_module_that_a_version_lacks_is_named_with_the_version() -> None:
 def test_a_version_that_nobody_tried_is_accused_of_nothing(
     known: str, environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it lacks would look like an error of its cache; a variable lets it be tried."""
+    """An untried version is refused, since its gaps would look like errors; a variable lets it be tried."""
     monkeypatch.delenv(ANY_VERSION, raising=False)
     said = rf"sglang 0\.0\.1 is not the version that .*, {known}.*; tox -e {environment} installs {known}, "
     with pytest.raises(ImportError, match=said):
@@ -144,7 +144,7 @@ def test_the_versions_are_those_that_are_installed() -> None:
 
 
 def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line that names what has the version in question, and no traceback into somebody else's package."""
+    """The error without sglang is a line that names the environment to install, without a traceback."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -182,7 +182,7 @@ class Pool(Collector):
 
 @pytest.fixture
 def stand_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package that imports kernels which nobody has, and metrics of its own."""
+    """Make a package that imports kernels which are not installed, and metrics of its own."""
     for name, text in STAND_IN_FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -194,7 +194,7 @@ def stand_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("stand_in_files")
 def test_only_the_stand_ins_of_the_kept_package_stay(caplog: pytest.LogCaptureFixture) -> None:
-    """Modules of that package go on importing each other; everybody else finds no kernels."""
+    """Modules of the kept package go on importing each other; other modules find no kernels."""
     before = list(sys.meta_path)
     with standing_in(["made_up_kernels", "made_up_server.metrics"], ["made_up_server"], "made_up_server"):
         pool = importlib.import_module("made_up_server.pool")
