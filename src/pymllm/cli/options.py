@@ -503,7 +503,7 @@ def read_program_for(file: str, adapter: str | None, command: str | None) -> tup
 
 
 def file_name_of(name: str) -> str:
-    """Make a name that may be a whole command one of a file; long ones end in a digest of all of them."""
+    """Turn a name, perhaps a whole command, into a file name; a long name ends in a digest of the whole."""
     safe = re.sub(r"[^\w.-]+", "-", name)
     if len(safe) <= _LONGEST_FILE_NAME:
         return safe

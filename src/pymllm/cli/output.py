@@ -1,4 +1,4 @@
-"""Lines that a command prints, on standard output and standard error, whatever a terminal or a pipe takes."""
+"""Lines that a command prints, on standard output and standard error, for any terminal or pipe."""
 
 from __future__ import annotations
 

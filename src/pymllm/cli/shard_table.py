@@ -39,14 +39,14 @@ def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
 
 
 def refuse_beside_shard(shard: Shard, *names: str) -> None:
-    """Refuse options of a command that ask for what only all shards together have."""
+    """Refuse options of a command that ask for results which only all shards together have."""
     options.refuse_typed(
         names, f"a shard gives no verdict; the same command without {shard.origin} gives that of all"
     )
 
 
 def _demand_seed(keep: Path, plan: VerifyPlan, seed: int | None) -> None:
-    """Refuse to keep results of a search that nobody could go on with."""
+    """Refuse to keep results of a search that could not be continued."""
     if seed is None and plan.profile.seed is None:
         raise click.UsageError(
             f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "

@@ -96,7 +96,7 @@ def executor_option(*settings: str, of_campaign: bool = False) -> Callable[[Any]
 
 
 def work_options(command: Any) -> Any:
-    """Add the options by which a command shares its list of tasks, and keeps what comes of them."""
+    """Add the options by which a command shares its list of tasks, and keeps the results."""
     for option in (options.jobs, executor_option("shards", "retries"), options.keep, options.shard):
         command = option(command)
     return command
@@ -112,7 +112,7 @@ def shard_beside(executor: Executor | None, shard: Shard | None) -> Shard | None
 
 
 def demand_keep(executor: Executor | None, keep: Path | None) -> None:
-    """Refuse an executor whose results would go nowhere."""
+    """Refuse an executor without a file for its results."""
     if executor is not None and keep is None:
         raise click.UsageError(
             f"--executor {executor.name}: results are kept as they come back; give --keep FILE."

@@ -51,7 +51,7 @@ def _are_one_file(path: Path, other: Path) -> bool:
 
 
 def refuse_run_or_program(option: str, path: Path | None) -> None:
-    """Refuse a file to write, where one was asked for, in which there is what people keep."""
+    """Refuse an output file, if given, that holds a run or a program."""
     from pymllm.report.loading import is_run_or_program
 
     if path is not None and is_run_or_program(path):

@@ -130,7 +130,7 @@ def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
 
 
 def draw_document(document: Document, *notes: str) -> str:
-    """Return what a report says of a document, as wide as the terminal; notes stand at its end."""
+    """Return the report's view of a document, as wide as the terminal; notes stand at its end."""
     ended = [(escaped(note), "bold") for note in notes]
     return draw(*_spaced([document_parts(document), ended]), fits_terminal=True)
 
@@ -218,7 +218,7 @@ def is_copied(line: str) -> bool:
 
 
 def wrap(text: str, width: int | None) -> str:
-    """Break the lines of a text between words; what follows begins below the first word behind the label."""
+    """Break the lines of a text between words; further lines begin below the first word behind the label."""
     if width is None:
         return text
     lines: list[str] = []
@@ -261,7 +261,7 @@ def progress_bar(
     *,
     clock: Callable[[], float] = monotonic,
 ) -> Iterator[Callable[[int], None] | None]:
-    """Show how far a run is, without a thread, which would take the processor from what is being timed.
+    """Show the progress of a run, without a thread, which would take processor time from the timed code.
 
     ``total`` is how many of the unit there are, ``None`` where nobody knows.
     What it yields takes the number done, and is called every second, too, where that does not change: the
@@ -336,7 +336,7 @@ def time_of(seconds: float) -> str:
 
 
 def cards_of(document: Document) -> list[blocks.Card]:
-    """Return what a report says of each violation in a document."""
+    """Return the report's card for each violation in a document."""
     from pymllm.report.sections import parts_of
 
     return [part for part in parts_of(document)[0] if isinstance(part, blocks.Card)]

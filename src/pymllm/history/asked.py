@@ -71,7 +71,7 @@ def is_optional(kind: str, operation: type[Operation]) -> bool:
 
 
 def needs_of(kind: str, operation: Operation, claims: Collection[str]) -> tuple[str, ...]:
-    """Return the claims without which nobody is asked for an operation in this form.
+    """Return the claims that an implementation needs to be asked for an operation in this form.
 
     Parameters
     ----------

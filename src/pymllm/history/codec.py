@@ -158,7 +158,7 @@ def _is_one_of_a_kind(default: Any) -> bool:
 
 
 def fits(record: Record) -> bool:
-    """Tell whether a record holds what it declares, to the last field: a list is no tuple, ``True`` no int.
+    """Tell whether a record holds its declared types, to the last field: a list is no tuple, ``True`` no int.
 
     Nothing is checked where a record is built. Cost: a third of a look at each field in Python.
     """
@@ -183,7 +183,7 @@ def decode(kind: Any, plain: Any, where: str = "") -> Any:
 def json_reader(
     kind: Any, where: str = "", parse: Callable[[Any], Any] = read_json
 ) -> Callable[[str | bytes], Any]:
-    """Return a function that reads a line of JSON, which anybody may have written, as a value of a type.
+    """Return a function that reads a line of JSON, from any writer, as a value of a type.
 
     It raises as `decode`, and as ``parse``, which reads what msgspec refuses or may be too lenient with.
     """
@@ -200,7 +200,7 @@ def json_reader(
 
 
 def _is_doubtful(line: str | bytes, record: Any) -> bool:
-    """Tell whether there may be what msgspec lets pass: a number beyond 128 bits, a field named twice.
+    """Tell whether msgspec may have let an error pass: a number beyond 128 bits, a field named twice.
 
     What was read is written again: a field that was named twice is then a colon less, as one with its default
     is. In strings there are as many colons as before, since no backslash spells one.

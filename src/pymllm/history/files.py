@@ -1,4 +1,4 @@
-"""A program and what it did, as JSON lines: a header, then one line per step.
+"""A program and its outcomes, as JSON lines: a header, then one line per step.
 
 ::
 

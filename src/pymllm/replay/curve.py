@@ -477,7 +477,7 @@ class LruCurve:
         cache.calls += 1
 
     def _next_used(self, begin: int) -> tuple[int, _Segment]:
-        """Return the next prompt whose end was not used since, and its last segment.
+        """Return the next prompt with an end that was not used since, and the last segment of the prompt.
 
         ``begin``: where it is looked for, counted from `_first`. What was found is kept for the other caches:
         an end that was used again has its place in the order of recency elsewhere, and never here again.

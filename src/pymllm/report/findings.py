@@ -1,4 +1,4 @@
-"""Words for what is found: a broken law, steps that were not done, and known deviations."""
+"""Words for findings: a broken law, steps that were not done, and known deviations."""
 
 from __future__ import annotations
 

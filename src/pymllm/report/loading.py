@@ -1,4 +1,4 @@
-"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing."""
+"""Finding runs in files and folders, whichever program wrote them, and reading each as a `Run`."""
 
 from __future__ import annotations
 

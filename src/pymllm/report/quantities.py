@@ -86,7 +86,7 @@ def machine_name(machine: Machine | None) -> str:
 
 
 def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return by what to multiply the numbers of an axis, and in which unit they are then."""
+    """Return the factor for the numbers of an axis, and the unit of the numbers then."""
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"

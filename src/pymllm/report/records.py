@@ -125,7 +125,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Numbers over something, such as memory over time, and what was decided about them."""
+    """Numbers over another quantity, such as memory over time, and the decision about them."""
 
     name: str
     unit: str  # of y
@@ -145,7 +145,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often a measurement fell into each bucket, which has its end and not that of the one before."""
+    """The count of measurements in each bucket, which includes its end and not the end before."""
 
     name: str
     unit: str  # of the ends, such as "us"

@@ -1,1 +1,1 @@
-"""The verbs that read what others have found: programs and runs."""
+"""The verbs that read earlier results: programs and runs."""

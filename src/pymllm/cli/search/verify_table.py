@@ -127,7 +127,7 @@ def verdict_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
 
 
 def known_lines(document: VerifyDocument) -> Iterator[tuple[str, str]]:
-    """Say which listed deviations no longer show, and which laws were broken that nobody asked for."""
+    """Name the listed deviations that no longer show, and the broken laws that were not asked for."""
     yield from deviation_lines(document.deviations)
     if document.passed_over:
         laws = ", ".join(
@@ -141,7 +141,7 @@ def _toned(verdict: Verdict, text: str) -> tuple[str, str]:
 
 
 def style_of(verdict: Verdict) -> str:
-    """Return how a terminal shows a verdict that somebody has to see."""
+    """Return the style of a verdict in a terminal, for verdicts that need attention."""
     return f"bold {_COLOURS.get(verdict, '')}".rstrip()
 
 
@@ -170,7 +170,7 @@ def cut_short(document: VerifyDocument) -> str:
 
 
 def heading(document: VerifyDocument) -> str:
-    """Say what was searched with, and how far programs go."""
+    """Name the settings of the search, and the length of its programs."""
     named = document.versions | (
         {} if document.release is None else {document.release.package: document.release.version}
     )
@@ -263,7 +263,7 @@ def _goal_table(rows: Sequence[CoverageRow]) -> Table:
 
 
 def _never_reached(goals: Iterable[CoverageRow]) -> Iterable[str]:
-    """Name what was never reached, machine by machine, and with which adapters."""
+    """Name the coverage goals never reached, machine by machine, and the adapters."""
     unmet = [row for row in goals if row.unmet]
     for machine in dict.fromkeys(row.machine for row in unmet):
         names = "; ".join(f"{row.name} ({', '.join(row.unmet)})" for row in unmet if row.machine == machine)
@@ -286,7 +286,7 @@ def _machine_table(adapter: AdapterRow) -> Table:
 
 
 def complain_of(document: VerifyDocument) -> None:
-    """Say in one line beside a JSON document what its reader has to look for."""
+    """Name in one line each, beside a JSON document, the points for its reader to look at."""
     for adapter in document.adapters:
         for it in adapter.violations:
             complain(f"{adapter.name} violates {it.law}: {it.message}")

@@ -123,7 +123,7 @@ class SoakOptions:
             raise click.UsageError(f"{self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:
-        """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself."""
+        """Refuse adapters that a ledger alone names: it may be anybody's, whatever it says of itself."""
         known = dict.fromkeys(adapters)
         for name in self.adapters:
             if name not in known:

@@ -40,7 +40,7 @@ _BETWEEN_TABLES, _BETWEEN_ESTIMATES = 0.5, 30.0  # seconds
 def soak_display(
     mode: str, clock: Callable[[], float] = monotonic
 ) -> Iterator[Callable[[Totals], None] | None]:
-    """Show how far a campaign is, without a thread, which would take the processor from what is played."""
+    """Show the progress of a campaign, without a thread, which would take processor time from the play."""
     if not shows_progress(mode):
         yield None
         return
@@ -69,7 +69,7 @@ def soak_display(
 
 
 def describe_drifts(drifts: Sequence[Drift]) -> str:
-    """Say in a few words what each measure of memory does; one verdict for all of them once."""
+    """Describe the drift of each measure of memory in a few words; say a common verdict once."""
     verdicts = {drift.verdict.value for drift in drifts}
     if len(verdicts) == 1:
         return verdicts.pop()
@@ -164,7 +164,7 @@ def _but_for(report: SoakReport) -> str:
 
 
 def _strictly(report: SoakReport) -> Iterator[str]:
-    """Say what a strict campaign fails for besides laws."""
+    """Name the reasons for which a strict campaign fails besides laws."""
     missing = sum(map(len, report.missing.values()))
     if missing:
         yield f"failed by --strict: {count_of(missing, 'coverage goal')} never reached"

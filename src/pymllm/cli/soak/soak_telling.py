@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _free_page(context: click.Context, param: click.Parameter, page: Path | None) -> Path | None:
-    """Refuse a page that would be written over what a campaign keeps."""
+    """Refuse a page that would be written over a file that a campaign keeps."""
     refuse_run_or_program("--page", page)
     if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
         raise click.UsageError(f"--page {page}: this is the name of a campaign's ledger; name another file.")

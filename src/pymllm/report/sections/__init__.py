@@ -72,7 +72,7 @@ def make_sections(loaded: LoadedRuns) -> list[Section]:
 
 
 def parts_of(document: Document) -> tuple[list[Part], dict[str, str]]:
-    """Return what its sections show of a document in a terminal, and the meanings of their columns."""
+    """Return the parts that a terminal shows of a document, and the meanings of their columns."""
     ids = _SECTIONS_OF[type(document)]
     run = Run("this run", "", "", "", documents=(document,))
     parts = list(seen_on(TERMINAL, (part for id in ids for part in SECTIONS[id]([run]))))

@@ -1,4 +1,4 @@
-"""Planted faults and who caught them, and long campaigns."""
+"""Planted faults and their catchers, and long campaigns."""
 
 from __future__ import annotations
 

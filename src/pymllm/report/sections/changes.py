@@ -32,7 +32,7 @@ _Compared = tuple[DiffDocument, Run, Run]
 
 
 def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out what changed, a table for each kind of change; all as `pymllm diff` finds it."""
+    """Lay out the changes, a table for each kind of change; all as `pymllm diff` finds them."""
     diffs: list[_Compared] = [(it, run, run) for it, run in documents_of(runs, DiffDocument)]
     compared = diffs or list(newest_changes(runs))
     if not compared:

@@ -1,4 +1,4 @@
-"""Memory, machines, the runs themselves, and what no run brought."""
+"""Memory, machines, the runs themselves, and the sections that no run brought."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards whose results a file keeps: what came back is put behind what is there, and is not sent out again.
+"""Shards with results kept in a file: what came back is put behind what is there, and is not sent out again.
 
 The shards are a list of tasks, too, and their keys stand in the same file: into how many shards the work was
 cut, and which of them came back.
