@@ -49,7 +49,7 @@ REFUSED = {
         f"{verb} {option} nothing.jsonl/x": "there is no folder nothing.jsonl"
         for verb, option in (
             *((VERIFY, "--junit"), (VERIFY, "--keep"), (VERIFY, "--write-deviations"), (SOAK, "--page")),
-            *(("faults hunt B116", "--page"), ("goals", "--page"), ("report empty", "--output")),
+            *(("faults hunt B116", "--page"), ("report empty", "--output")),
         )
     },
 }
@@ -89,7 +89,6 @@ def test_a_corpus_says_how_much_of_it_was_played() -> None:
 
 
 WRITES = {
-    "goals --kind rows": ("--page", "coverage goal"),
     VERIFY: ("--junit", "laws:"),
     SOAK: ("--page", "operations"),
 }

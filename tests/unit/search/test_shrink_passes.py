@@ -89,7 +89,7 @@ def reduction_in(
 
 
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "AddRequest": ("tokens", "limit"),
+    "AddRequest": ("tokens", "limit", "reserve"),
     "Alloc": ("tokens",),
     "AllocBlocks": ("count",),
     "AllocRows": ("count",),

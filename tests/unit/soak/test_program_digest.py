@@ -202,7 +202,18 @@ def test_a_program_of_somebody_else_is_not_spelled_out_without_end() -> None:
 
 
 KEPT = {
-    *("tokens", "secondary", "count", "limit", "start", "stop", "at", "positions", "prev_prefix_len"),
+    *(
+        "tokens",
+        "secondary",
+        "count",
+        "limit",
+        "reserve",
+        "start",
+        "stop",
+        "at",
+        "positions",
+        "prev_prefix_len",
+    ),
     # amounts, positions, and what has an order
     *("swa_evicted_seqlen", "priority", "nth", "clock", "layer"),
     *("values", "keys", "recurrent", "conv", "ramp", "prior", "digest", "data"),  # contents
