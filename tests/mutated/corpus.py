@@ -84,7 +84,7 @@ def make_cases(folder: Path) -> list[Case]:
     ledgers, traces = [_ledger(folder)], [_trace()]
     documents = _documents()
     talk = _write_talk(folder / "talk.jsonl")
-    rerun, checked = _conversation(folder, f"rerun {talk}"), _conversation(folder, "check-protocol")
+    rerun, checked = _conversation(folder, f"rerun {talk} --command"), _conversation(folder, "check-protocol")
     stores, kept, searched = _stores(folder), [_kept(folder)], [_searched(folder)]
     configs = [b'{"page_size": 1, "window": null, "pool": "token", "slots": 24, "swa_slots": 0}']
     judged, nothing = (0, 1, 3), (0,)
@@ -377,6 +377,6 @@ def _conversation(folder: Path, words: str) -> bytes:
     """Return what the example of a program says where a command asks it."""
     program = shlex.join([sys.executable, "-S", str(EXAMPLES / "protocol" / "page_cache.py")])
     said = folder / "said.jsonl"
-    ended = run([*words.split(), "--command", shlex.join(["sh", "-c", f"{program} | tee {said}"])], folder)
+    ended = run([*words.split(), shlex.join(["sh", "-c", f"{program} | tee {said}"])], folder)
     assert ended.status == 0, ended.errors
     return said.read_bytes()
