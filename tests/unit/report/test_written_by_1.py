@@ -68,7 +68,7 @@ def test_each_section_has_what_it_had(loaded: LoadedRuns) -> None:
         "laws": ([8, 11], 1),
         "faults": ([1, 1], 0),
         "goals": ([30, 24], 0),
-        "soak": ([1, 2], 1),
+        "soak": ([1, 2, 2, 4], 1),
         "changes": ([4, 1, 1, 11], 0),
         "trends": ([3, 42], 0),
         "peers": ([1, 2], 0),

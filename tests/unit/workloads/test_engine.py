@@ -14,7 +14,7 @@ from pymllm.errors import InvariantViolation, LockError, OwnershipError, StaleNo
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads import engine_pools
-from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine import AdmissionRule, Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import RandomSource, Stage
@@ -197,6 +197,28 @@ def test_full_hit_leaves_a_token_to_compute(engine_of: EngineOf, ask: Ask) -> No
         [ask(0, 16, tokens=prompt), ask(1, 16, tokens=prompt)], page_size=4, chunk_tokens=16
     ).run()
     assert (report.hit_tokens, report.ceiling_tokens, report.computed_tokens) == (12, 12, 20)
+
+
+@pytest.mark.notices("B245-radix")
+def test_an_admission_counts_a_held_prefix_as_no_room(engine_of: EngineOf) -> None:
+    """E4: free and evictable must suffice without the prefix that the request has just found and holds."""
+    report = engine_of(RandomSource(seed=1), capacity=64, decode_headroom=4).run()
+    assert report.finished > 0
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_an_engine_that_keeps_back_otherwise_than_it_declares_is_noticed(
+    times: int, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E4: memory that nobody asked to keep back is out of reach, and what is promised must be there."""
+    suffices = AdmissionRule.suffices
+
+    def misjudge(rule: AdmissionRule, live: Any, prefilling: Any, headroom: int) -> bool:
+        return suffices(rule, live, prefilling, headroom * times)
+
+    monkeypatch.setattr(AdmissionRule, "suffices", misjudge)
+    with pytest.raises(InvariantViolation, match=r"E4: request .* prompts need .* kept back for decoding"):
+        engine_of(RandomSource(seed=1), capacity=64, decode_headroom=4).run()
 
 
 # -- wrong caches are noticed ------------------------------------------------------------------------------

@@ -159,6 +159,7 @@ def test_a_request_that_finds_no_room_leaves_no_trace(prompt: Any) -> None:
     check_dynamic_context(context)
 
 
+@pytest.mark.notices("B245")
 @pytest.mark.parametrize(
     ("prompt", "most"),
     [
