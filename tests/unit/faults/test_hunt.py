@@ -89,7 +89,7 @@ def test_a_fault_that_never_ends_is_given_up(tiny: str) -> None:
     ("plan", "ended"),
     [
         (HuntPlan(operations=100), "not caught"),
-        (HuntPlan(operations=10**9, seconds=0.3), r"still running after 0\.3 s"),
+        (HuntPlan(operations=10**9, seconds=3.0), r"still running after 3 s"),
     ],
 )
 def test_an_error_of_the_engine_is_told_however_the_search_ends(
