@@ -18,8 +18,9 @@ class DynamicInferenceContext(RequestContext):
     """Run requests over a pool of KV blocks, with cached states for models that have recurrent layers.
 
     A request is added and computes its prompt in chunks, one to a step; then each step computes one token of
-    it until it is released. Between steps it may be paused, resumed or released at any point. The forward
-    pass itself is the caller's: a step says what is to be computed and where it goes.
+    it until it is released. Between steps it may be paused, resumed or released at any point, and cut back
+    once its prompt is computed. The forward pass itself is the caller's: a step says what is to be computed
+    and where it goes.
 
     Parameters
     ----------
@@ -268,7 +269,7 @@ class DynamicInferenceContext(RequestContext):
     def _shorten(self, full: list[LiveRequest]) -> None:
         """Take back the blocks that `_extend_decoding` gave, before any later allocation."""
         for live in full:
-            self._rows.shorten(live)
+            self._rows.shorten(live, 1)
         self.kv_block_allocator._untake(len(full))
 
     def _offsets_of(self, prefilling: list[LiveRequest], undo: ExitStack) -> list[tuple[int, ...]]:

@@ -423,8 +423,11 @@ class KVBlockAllocator(OneOwner):
         is_registered = self._known.of_block[idle] != NO_HASH
         return _Release(given, left, idle[is_registered].tolist(), idle[~is_registered].tolist())
 
-    def _give_back(self, release: _Release) -> None:
-        """Carry out a planned release, which asks for no growing memory and thus never stops halfway."""
+    def _give_back(self, release: _Release, rewritten: Sequence[int] = ()) -> None:
+        """Carry out a planned release, which asks for no growing memory and thus never stops halfway.
+
+        ``rewritten``: blocks that get other content; with what is registered below, they lose their hashes.
+        """
         given, left, registered, gone = release
         self._ref_counts[given] = left
         for block in registered:
@@ -433,6 +436,9 @@ class KVBlockAllocator(OneOwner):
             for block in registered:
                 if block in self._forest:
                     gone += self._forest.remove_subtree(block)
+        for block in rewritten:
+            if block in self._forest:
+                gone += self._forest.remove_subtree(block)
         self._drop(gone)
 
     def _let_go(self, blocks: list[int]) -> None:

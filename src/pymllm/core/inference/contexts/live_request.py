@@ -63,6 +63,13 @@ class LiveRequest:
         generated = np.array(self.generated[max(start - prompt, 0) : stop - prompt], np.uint32)
         return np.concatenate((self.prompt[start:prompt], generated))
 
+    def cut(self, length: int, whole: int, next_token: int) -> None:
+        """Forget all but the first ``length`` tokens, with ``whole`` blocks, and go on with another."""
+        place = length - self.prompt.size
+        self.generated[place] = next_token
+        del self.generated[place + 1 :], self.page_hashes[whole:]
+        self.computed, self.registered = length, min(self.registered, whole)
+
     def plan_chunk(self, max_tokens: int | None) -> int:
         """Return the length of a chunk that computes at most ``max_tokens``, plus the skipped tokens."""
         left = self.prompt.size - self.computed - self.skip
@@ -204,10 +211,11 @@ class RequestRows:
         self._write(live.row, len(live.blocks), blocks)
         live.blocks.extend(blocks)
 
-    def shorten(self, live: LiveRequest) -> None:
-        """Take the last block from a request's row."""
-        live.blocks.pop()
-        self._table[live.row, len(live.blocks)] = _NONE
+    def shorten(self, live: LiveRequest, count: int) -> None:
+        """Take the last ``count`` blocks from a request's row."""
+        for _ in range(count):
+            live.blocks.pop()
+            self._table[live.row, len(live.blocks)] = _NONE
 
     def move(self, live: LiveRequest, region: Region) -> None:
         """Bring a request to another region, past the requests at the borders between."""

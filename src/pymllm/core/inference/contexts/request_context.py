@@ -16,11 +16,12 @@ from pymllm.core.inference.contexts.live_request import (
     LiveRequest,
     Region,
     RequestRows,
+    check_next_tokens,
     read_prompt,
 )
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex
-from pymllm.core.inference.contexts.registered_blocks import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.registered_blocks import NO_HASH, PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.slot_states import as_state_shape
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import LAST_INT32, as_device, as_row_dtype, as_size, make_zeros
@@ -286,6 +287,71 @@ class RequestContext(OneOwner):
         if live.region is not Region.PAUSED:
             raise UsageError(f"the request is in {live.region.name.lower()}, not paused")
         self._rows.move(live, Region.DECODE if live.is_prefilled else Region.WAITING)
+
+    def truncate(self, req: Any, tokens: int, next_token: int) -> None:
+        """Cut the end off a request, such as rejected drafts, and let it go on with another token.
+
+        Parameters
+        ----------
+        req : object
+            A request whose prompt is computed: it decodes, or is paused.
+        tokens : int
+            Tokens that keep their KV: at least the prompt, at most what is computed.
+        next_token : int
+            The token behind these, in place of all that came there. The next step computes it.
+
+        Raises
+        ------
+        UsageError
+            The request is not here, its prompt is not computed, or another request has the block in which
+            it is cut: release it, and add it again with all tokens that it keeps as its prompt.
+        TypeError, ValueError
+            ``tokens`` is no int or outside the bounds, or ``next_token`` is no token.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        The blocks behind the cut are given back, as `release` does. A cut in the middle of a registered block
+        deregisters it, and what is registered below it, since its other tokens are computed anew. Where
+        others read that block the cut is refused: a copy would need a block just where memory is short, and
+        the KV is the caller's. Nothing of a request is in such a block but what it has computed itself, so
+        adding it again computes less than a block.
+
+        A cut takes no memory, and cannot fail for want of any. With recurrent layers the live state is the
+        caller's to set back to the one after ``tokens`` tokens before the next step: it was there when the
+        first of the rejected tokens was computed. Cost: O(blocks behind the cut), and O(descendants) of a
+        block that is deregistered. Laws: C1, C3, C6, E1, E2, E3, X1.
+        """
+        live = self._find(req, "truncate")
+        if not live.is_prefilled:
+            raise UsageError(
+                f"{live.computed} of {live.prompt.size} prompt tokens are computed; "
+                "a cut comes behind the prompt"
+            )
+        length = as_size("tokens", tokens, live.prompt.size, live.computed)
+        (token,) = check_next_tokens([next_token], [True])
+        allocator, (whole, offset) = self.kv_block_allocator, divmod(length, self.block_size_tokens)
+        rewritten = live.blocks[whole : whole + 1] if offset else []
+        for block in rewritten:
+            if (references := allocator._ref_counts.item(block)) > 1:
+                raise UsageError(
+                    f"{references} requests have block {block}, in which token {length} would be replaced; "
+                    "release this request, and add it again with the tokens that it keeps"
+                )
+        tail = live.blocks[self._blocks_for(length) :]
+        with ExitStack() as undo:
+            self._tick(undo)
+            clock = allocator._clock()
+            given_back = allocator._plan_release(tail)
+            lowered = allocator._lowered(given_back.given, clock)
+            undo.pop_all()
+        allocator._stamp(given_back.given, clock, lowered)
+        self._rows.shorten(live, len(tail))
+        live.cut(length, whole, token)
+        live.is_known = not whole or allocator._known.of_block.item(live.blocks[whole - 1]) != NO_HASH
+        # Last, since an observer may raise: the tail is gone by then.
+        allocator._give_back(given_back, rewritten)
 
     def release(self, req: Any) -> None:
         """Let a request go, finished or not, and give back all that it has.

@@ -8,6 +8,7 @@ it leaves something else behind, the entry names that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -426,6 +427,14 @@ def _paused() -> Any:
     return subject
 
 
+def _drafted(policy: PrefixCachingEvictionPolicy = LRU) -> Any:
+    """One decodes its fourth block; the second is registered, and has registered blocks below."""
+    subject = _context(policy)
+    for _ in range(5):
+        subject.context.step(_choose)
+    return subject
+
+
 _CONTEXTS = {"LRU": _context, "REF_ZERO": _ref_zero, "attention alone": _without_states}
 
 CONTEXTS = [
@@ -442,6 +451,15 @@ CONTEXTS = [
             "release what decodes": lambda it: it.context.release(it.decodes),
             "release what waits": lambda it: it.context.release(it.waits),
         }.items()
+    ),
+    *(
+        Entry(
+            f"truncate to {kept}, {policy.value}",
+            partial(_drafted, policy),
+            lambda it, kept=kept: it.context.truncate(it.decodes, kept, 3),
+        )
+        for policy in (LRU, REF_ZERO)
+        for kept in (7, 8)
     ),
     Entry("resume", _paused, lambda it: it.context.resume(it.waits)),
     Entry("schedule in vain", _paused, lambda it: it.context.add_request(_request("o", *range(60, 84)))),

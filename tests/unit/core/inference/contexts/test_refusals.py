@@ -544,6 +544,36 @@ REQUESTS = [
         )
         for act in ("schedule_chunk", "pause", "resume", "release")
     ),
+    refusal_of("truncate")(
+        UsageError,
+        "cannot truncate a request that is not here: it was never added, or was released",
+        request(1),
+        1,
+        1,
+    ),
+    Refusal(
+        lambda context: context.truncate(context.requests[2], 1, 1),
+        UsageError,
+        "1 of 3 prompt tokens are computed; a cut comes behind the prompt",
+    ),
+    *size_refusals(
+        lambda context, **n: context.truncate(context.requests[1], **({"next_token": 1} | n)), tokens=2
+    ),
+    Refusal(
+        lambda context: context.truncate(context.requests[1], 3, 1),
+        ValueError,
+        "tokens must be at most 2, got 3",
+    ),
+    Refusal(
+        lambda context: context.truncate(context.requests[1], 2, -1),
+        ValueError,
+        "next token -1 is outside 0 .. 2**32 - 1",
+    ),
+    Refusal(
+        lambda context: context.truncate(context.requests[1], 2, "3"),  # type: ignore[arg-type]
+        TypeError,
+        "next token must be an int, got str '3'",
+    ),
     Refusal(
         lambda context: context.schedule_chunk(context.requests[0]),
         UsageError,
@@ -600,6 +630,7 @@ IN_A_STEP: dict[str, Callable[[DynamicInferenceContext], object]] = {
     "pause": lambda context: context.pause(context.requests[1]),
     "resume": lambda context: context.resume(context.requests[0]),
     "release": lambda context: context.release(context.requests[0]),
+    "truncate": lambda context: context.truncate(context.requests[1], 2, 1),
 }
 
 

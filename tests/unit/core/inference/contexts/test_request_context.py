@@ -11,7 +11,7 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
-from pymllm.errors import OwnershipError
+from pymllm.errors import OwnershipError, UsageError
 from pymllm.invariants.blocks import check_dynamic_context
 
 STATES = {
@@ -252,3 +252,144 @@ def test_every_exit_gives_everything_back(steps: int) -> None:
     assert kv.allocate_memory_blocks(8) is not None
     assert context.mamba_slot_allocator is not None
     assert context.mamba_slot_allocator.free_count == 4
+
+
+# -- tails ---------------------------------------------------------------------------------------------------
+
+
+def decoded(context: DynamicInferenceContext, prompt: tuple[int, ...], *tokens: int) -> SimpleNamespace:
+    """Return a request that has computed its prompt and all but the last of some tokens."""
+    req = request(*prompt)
+    assert context.add_request(req)
+    for token in tokens:
+        context.step(lambda batch, token=token: [token] * len(batch))
+    return req
+
+
+def row_of(context: DynamicInferenceContext, req: SimpleNamespace) -> list[int]:
+    """Return the blocks in a request's row."""
+    row = context.request_to_kv_block_ids[context.requests.index(req)].tolist()
+    return [block for block in row if block >= 0]
+
+
+def hit_of(context: DynamicInferenceContext, *prompt: int) -> int:
+    """Return how many tokens of a prompt are found in the cache."""
+    req = request(*prompt)
+    assert context.add_request(req)
+    found = context._live_by_id[id(req)].matched * context.block_size_tokens
+    context.release(req)
+    return found
+
+
+def test_a_block_that_is_cut_and_written_again_is_not_found_by_its_old_tokens() -> None:
+    """C3, E1: 99 made the block whole and got it a hash; 11 takes its place."""
+    context = make_context()
+    req = decoded(context, (1, 2, 3), 99, 5)
+    assert hit_of(context, 1, 2, 3, 99, 7) == 4
+    context.truncate(req, 3, 11)
+    assert hit_of(context, 1, 2, 3, 99, 7) == 0, "nor before it is written"
+    (step,) = context.step(compute).requests
+    assert (step.start, step.tokens.tolist(), step.blocks) == (3, [11], (0,))
+    assert hit_of(context, 1, 2, 3, 99, 7) == 0
+    assert hit_of(context, 1, 2, 3, 11, 7) == 4
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("policy", ["lru", "ref_zero"])
+@pytest.mark.parametrize(("kept", "cached", "found"), [(4, 2, 12), (5, 0, 4), (11, 0, 8), (13, 0, 12)])
+def test_rejected_drafts_of_several_blocks_give_them_back(
+    kept: int, cached: int, found: int, policy: str
+) -> None:
+    """C1, C3, E3: a block behind the cut is cached with its content, unless one above it is written again."""
+    context = make_context(prefix_caching_eviction_policy=PrefixCachingEvictionPolicy(policy))
+    blocks = context.kv_block_allocator
+    req = decoded(context, (1, 2, 3), *range(20, 31))
+    assert row_of(context, req) == [0, 1, 2, 3]
+    told: list[list[int]] = []
+    blocks.on_blocks_deregistered = lambda ids, hashes: told.append(sorted(ids))
+    context.truncate(req, kept, 7)
+    own = -(-kept // 4)
+    is_caching = policy == "lru"
+    assert row_of(context, req) == list(range(own))
+    assert blocks.evictable_blocks == cached * is_caching
+    assert blocks.pool_avail == 8 - own - cached * is_caching
+    gone = {*range(own + cached * is_caching, 4)} | ({kept // 4} if kept in (5, 11) else set())
+    assert told == ([sorted(gone)] if gone else [])
+    assert hit_of(context, 1, 2, 3, *range(20, 31)) == (found if is_caching else min(found, kept // 4 * 4))
+    check_dynamic_context(context)
+    context.release(req)
+    check_dynamic_context(context)
+    assert blocks.pool_avail + blocks.evictable_blocks == 8
+
+
+def test_what_hangs_below_a_block_that_is_cut_goes_with_it() -> None:
+    """C1, C3, C6: a longer prompt had built on the block, and left a state at its end."""
+    context = make_context(**STATES)
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    req = decoded(context, (1, 2, 3), 99, 5)
+    finish(context, 1, 2, 3, 99, 4, 5, 6, 7)
+    assert [slots.has_state(block) for block in range(2)] == [True, True]
+    context.truncate(req, 3, 11)
+    assert [slots.has_state(block) for block in range(2)] == [False, False]
+    assert slots.free_count == slots.max_slots
+    assert context.kv_block_allocator.pool_avail == 7
+    assert hit_of(context, 1, 2, 3, 99, 4, 5, 6, 7) == 0
+    check_dynamic_context(context)
+
+
+def test_a_state_before_the_cut_stays() -> None:
+    """C6, C7: a prompt of whole blocks left it at its end."""
+    context = make_context(**STATES)
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    req = decoded(context, (1, 2, 3, 4), 5, 6, 7)
+    assert slots.has_state(0)
+    context.truncate(req, 4, 9)
+    assert slots.has_state(0)
+    assert hit_of(context, 1, 2, 3, 4, 8) == 4
+
+
+def test_a_block_that_others_read_is_not_cut() -> None:
+    """X1, E1: its KV is theirs; where it ends, or behind it, a cut takes nothing from anybody."""
+    context = make_context()
+    req, other = decoded(context, (1, 2, 3), 99, 5), request(1, 2, 3, 99, 4)
+    assert context.add_request(other)
+    before = trace_of(context)
+    with pytest.raises(UsageError, match="2 requests have block 0, in which token 3 would be replaced"):
+        context.truncate(req, 3, 11)
+    assert trace_of(context) == before
+    context.truncate(req, 4, 6)
+    assert hit_of(context, 1, 2, 3, 99) == 4
+    context.release(other)
+    context.truncate(req, 3, 11)
+    assert hit_of(context, 1, 2, 3, 99) == 0
+    check_dynamic_context(context)
+
+
+def test_a_request_that_had_a_block_too_many_is_known_again_once_that_is_cut() -> None:
+    """C3: what it computes behind the cut is registered, as its blocks before are."""
+    context = make_context()
+    finish(context, 1, 2, 3, 4)
+    decoded(context, (1, 2, 3), 4, 5, 6)
+    req = context.requests[0]
+    assert context.kv_block_allocator.block_hashes[row_of(context, req)[0]] == -1, "another has the hash"
+    context.truncate(req, 3, 9)
+    context.step(compute)
+    assert hit_of(context, 1, 2, 3, 9) == 4
+    check_dynamic_context(context)
+
+
+def test_a_paused_request_stays_paused_when_it_is_cut() -> None:
+    """C1, E2: its blocks count less, and it goes on with the new token."""
+    context = make_context(paused_limit=3)
+    req = decoded(context, (1, 2, 3), *range(20, 27))
+    assert context.pause(req)
+    context.truncate(req, 5, 8)
+    assert context.paused_request_count == 1
+    other = decoded(context, (9,), 8)
+    assert context.pause(other)
+    context.resume(req)
+    (step,) = context.step(compute).requests
+    assert (step.start, step.tokens.tolist(), len(step.blocks)) == (5, [8], 2)
+    check_dynamic_context(context)
