@@ -337,6 +337,44 @@ class NaiveRequests(Model):
         expect(result, Done())
         request.region = "decode" if request.computed >= request.prompt else "waiting"
 
+    def on_truncate(self, operation: ops.Truncate, result: Result) -> None:
+        """Demand that a request loses its end, and a cut block its hash with all below it (C1, C3, E2)."""
+        request, kept = self.find(operation.request), operation.tokens
+        if request is None or request.computed < request.prompt:
+            is_bad_token = not 0 <= operation.next_token < 2**32
+            errors = ("UsageError", "ValueError") if request and is_bad_token else ("UsageError",)
+            demand(is_refusal(result, errors), "no refusal:", result)
+            return
+        wrong = set()
+        if not request.prompt <= kept <= request.computed:
+            wrong.add("ValueError")
+        elif kept % self.size and self.references(request.table[kept // self.size]) > 1:
+            wrong.add("UsageError")
+        if not 0 <= operation.next_token < 2**32:
+            wrong.add("ValueError")
+        if wrong:
+            demand(is_refusal(result, tuple(wrong)), "no refusal:", result)
+            return
+        demand(isinstance(result, RequestView), "no view:", result)
+        assert isinstance(result, RequestView)
+        whole, tail = kept // self.size, request.table[up(kept, self.size) :]
+        request.table = request.table[: up(kept, self.size)]
+        zero = [block for block in tail if not self.references(block)]
+        self.let_go.update(dict.fromkeys(zero, self.step))
+        gone = [block for block in zero if block not in self.hash_of or self.config["policy"] == "ref_zero"]
+        cut = request.table[whole:]
+        if cut and cut[0] in self.hash_of:
+            for block in cut:
+                cut += [child for child, parent in self.parent_of.items() if parent == block]
+            gone += cut
+        expect(sorted(self.told()), sorted({*gone}))
+        for block in gone:
+            self.forget(block)
+        request.tokens = (*request.tokens[:kept], operation.next_token)
+        request.computed = kept
+        request.registers = not whole or request.table[whole - 1] in self.hash_of
+        self.check_view(request, result)
+
     def on_release(self, operation: ops.Release, result: Result) -> None:
         """Demand that everything comes back (E3)."""
         if operation.request not in self.added:

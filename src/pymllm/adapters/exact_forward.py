@@ -91,6 +91,14 @@ class ExactForward:
         every = read_rows(*(states for _, states in self._kinds))
         return [every[row] for row in rows]
 
+    def write_live(self, row: int, numbers: tuple[int, ...]) -> None:
+        """Write a live state that was read before, into a row of the context's."""
+        start = 0
+        for _, states in self._kinds:
+            live = states[:, row]
+            _write(np.array(numbers[start : start + live.numel()]), live)
+            start += live.numel()
+
     def offsets(self, batch: ForwardBatch) -> list[tuple[int, ...]]:
         """Read where states are extracted, for each request of a batch, from what the device is shown."""
         found: list[tuple[int, ...]] = [() for _ in batch.requests]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +39,8 @@ class Prompted:
     prompt_tokens: Sequence[int]
     step: int = 0
     finished_chunk_token_count: int = 0
+    # The live state before each token behind the prompt, which a forward pass with drafts has to keep
+    lives: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def _new() -> Prompted:
@@ -69,6 +71,7 @@ MALFORMED_CALLS: Calls = {
     ("pause", "a stranger"): lambda it: it.pause(_new()),
     ("resume", "a stranger"): lambda it: it.resume(_new()),
     ("release", "a stranger"): lambda it: it.release(_new()),
+    ("truncate", "a stranger"): lambda it: it.truncate(_new(), 2, 1),
     ("commit_step", "no step"): lambda it: it.commit_step([]),
     ("abort_step", "no step"): lambda it: it.abort_step(),
 }
@@ -146,7 +149,7 @@ class Requests(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
         has_states = self.number("layers") and self.number("mamba_slots")
-        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve"}
+        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve", "truncate"}
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:
@@ -199,6 +202,17 @@ class Requests(BaseAdapter):
         self.context.resume(self._find(operation.request))
         return out.Done()
 
+    def do_truncate(self, step: int, operation: ops.Truncate) -> out.Result:
+        """Cut a request, and set its live state back to the one that the forward pass found there."""
+        request = self._find(operation.request)
+        self.context.truncate(request, operation.tokens, operation.next_token)
+        live = request.lives.get(operation.tokens)
+        if live is not None:
+            states = self.context.mamba_metadata.request_to_mamba_state_idx
+            self.forward.write_live(int(states[self._row_of(request)]), live)
+        request.lives = {at: state for at, state in request.lives.items() if at <= operation.tokens}
+        return self._view(request)
+
     def do_release(self, step: int, operation: ops.Release) -> out.Result:
         self.context.release(self._find(operation.request))
         return out.Done()
@@ -244,6 +258,9 @@ class Requests(BaseAdapter):
         told = [
             self._tell(*each) for each in zip(batch.requests, self.forward.offsets(batch), lives, strict=True)
         ]
+        for step, live in zip(batch.requests, lives, strict=True):
+            if live and step.start >= len(step.req.prompt_tokens):
+                step.req.lives[step.start] = live
         self._runs = tuple(told)
         try:
             self.forward.compute(batch)
@@ -296,9 +313,11 @@ class Requests(BaseAdapter):
         )
 
     def _view(self, request: Prompted) -> out.RequestView:
-        row = next(at for at, each in enumerate(self.context.requests) if each is request)
-        (view,) = self._views({row: request})
+        (view,) = self._views({self._row_of(request): request})
         return view
+
+    def _row_of(self, request: Prompted) -> int:
+        return next(at for at, each in enumerate(self.context.requests) if each is request)
 
     def _views(self, requests: Mapping[int, Prompted]) -> list[out.RequestView]:
         """Show requests by their rows; what is read off the device is read for all of them at once."""

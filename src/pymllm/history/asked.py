@@ -30,7 +30,7 @@ _NEEDS: dict[str, dict[str, str]] = {
         "inspect": "inspect",
         "faults": "fault",
     },
-    "requests": {"inspect": "inspect", "faults": "fault"},
+    "requests": {"inspect": "inspect", "faults": "fault", "truncate": "truncate"},
     "index": {"inspect": "inspect rebuild"},
 }
 """By kind and claim: the operations that only who claims it is asked for."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-SPECIFICATION = "3.1"
+SPECIFICATION = "3.2"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
@@ -89,6 +89,7 @@ CLAIMS: dict[str, Claim] = {
         "knows a block by its hash alone: several may have one, and none waits for children", "blocks"
     ),
     "reserve": Claim("takes a request up only if so many blocks are left for others", "requests"),
+    "truncate": Claim("cuts the end off a live request", "requests"),
     "engine": Claim("can be driven by the simulated engine; needs a pool"),
 }
 """Every claim, in the order in which pages tell of them."""

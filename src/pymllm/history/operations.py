@@ -408,6 +408,18 @@ class Resume(_Operation, frozen=True):
     request: int
 
 
+class Truncate(_Operation, frozen=True):
+    """Cut the end off a request whose prompt is computed (C3, E2); answered by `RequestView`.
+
+    - ``tokens``: So many keep their KV: at least the prompt, at most what is computed.
+    - ``next_token``: The token behind these from now on, to be computed next.
+    """
+
+    request: int
+    tokens: int
+    next_token: int
+
+
 class Release(_Operation, frozen=True):
     """Let a request go with all that it has (E3); answered by `Done`."""
 
@@ -595,7 +607,7 @@ Operation = (
     | AllocBlocks | RetainBlocks | ReleaseBlocks | RegisterBlocks | StampBlocks | SetClock
     | AllocSlots | EvictSlots | FindSlots | NameStates | DropStates
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
-    | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
+    | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Truncate | Release
     | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
 )  # fmt: skip
 
@@ -616,7 +628,7 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         *(ReadStates, Inspect, Reset, Fault, Malformed),
     ),
     "requests": (
-        *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),
+        *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Truncate, Release),
         *(Reset, Inspect, Fault, Malformed),
     ),
     "index": (

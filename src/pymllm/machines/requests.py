@@ -21,6 +21,7 @@ _SLACK = (0, 5)
 _TOKEN = (0, 2)
 _BEYOND = (1, 2)
 _PICK = (0, 7)
+_BACK = (0, 5)
 _ALPHABETS = ((1, 2, 3, 4), (0, 1, 2, 3), (1, 0, 1 + 2**16, 1 + 2**31))
 """What the tokens 1 to 4 of every text are; equal to whoever drops upper bits, or takes 0 for no token."""
 _FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
@@ -46,7 +47,7 @@ class RequestMachine(PoolMachine):
             *("no tokens", "a float token", "a negative token", "pairs of tokens", "a batch of one"),
             *("a prompt begun elsewhere", "a limit of nothing", "a float limit"),
         ),
-        **dict.fromkeys(("schedule_chunk", "pause", "resume", "release"), ("a stranger",)),
+        **dict.fromkeys(("schedule_chunk", "pause", "resume", "truncate", "release"), ("a stranger",)),
         **dict.fromkeys(("commit_step", "abort_step"), ("no step",)),
     )
 
@@ -72,6 +73,21 @@ class RequestMachine(PoolMachine):
     def keeps_reserves(self) -> bool:
         """Whether a request can be told how many blocks to leave to other requests."""
         return "reserve" in self.capabilities
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether any request can be cut."""
+        return "truncate" in self.capabilities and self.has_requests
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether a request that can be cut may arrive."""
+        return "truncate" in self.capabilities
+
+    @property
+    def can_cut_badly(self) -> bool:
+        """Whether a wrong cut is refused."""
+        return self.can_cut and self.can_refuse
 
     def observe(self) -> None:
         """Look at everything, where that can be seen."""
@@ -216,6 +232,96 @@ class RequestMachine(PoolMachine):
         paused = self.model.of(PAUSED)
         if paused:
             self.ask(ops.Resume(paused[pick % len(paused)].step))
+
+    # -- tails ---------------------------------------------------------------------------------------------
+    @act(weight=3, needs="can_cut", pick=_PICK, back=_BACK, token=_TOKEN)
+    def cut(self, pick: int, back: int, token: int) -> None:
+        """Cut one of the requests whose prompts are computed, a few tokens back or as far as it goes."""
+        ready = [each for each in self.model.served.values() if each.computed >= each.prompt]
+        if ready:
+            request = ready[pick % len(ready)]
+            ends = request.computed // self._size * self._size
+            backs = (0, 1, 2, request.computed - ends, request.computed - ends + 1, request.computed)
+            self._cut(request, request.computed - backs[back], token)
+            self.observe()
+
+    @act(
+        weight=3,
+        needs="can_draft",
+        pieces=_PIECES,
+        short=(0, 2),
+        drafts=(1, 5),
+        kept=(0, 3),
+        token=_TOKEN,
+        other=(0, 4),
+    )
+    def reject_drafts(self, pieces: int, short: int, drafts: int, kept: int, token: int, other: int) -> None:
+        """Let a request compute drafts over a block's end, reject some, and let others ask for those tokens.
+
+        Another may ask for them before: it builds on the block that is cut and leaves, perhaps with a state
+        there, or stays and has the blocks behind the cut, too.
+        """
+        is_shared, short = other > 2, max(short, min(other, 1))
+        count = max(1, (1 + pieces % 2 * (self._longest >= 3 * self._piece)) * self._piece - short)
+        drafts += self._size if is_shared and self._size <= 16 else 0  # a block behind the cut is whole, too
+        self._clear_room(self.model.blocks_for(count + drafts) + 3)
+        number = self._drafted(count, 1 + drafts, token, pieces)
+        request = self.model.served.get(number)
+        if request is None or request.region != DECODE:
+            return
+        rejected = tuple(request.tokens[: request.computed])
+        if other:
+            self._ask_for(rejected, longer=other % 2, is_staying=is_shared)
+        if number in self.model.served and request.region == DECODE:
+            is_whole = kept > 0 if is_shared else kept == 3  # cut at the block's end
+            self._cut(request, request.prompt + (short if is_whole else kept % max(short, 1)), token + 1)
+            self._step((self._alphabet[(token + 1) % 3],), 2)
+            self.ask(ops.AddRequest(rejected))
+
+    def _clear_room(self, blocks: int) -> None:
+        """Let requests go until so many blocks and two rows are free, or all are gone."""
+        while self.model.served and (
+            self.model.room() < blocks or len(self.model.served) > self.model.max_requests - 2
+        ):
+            self.do(ops.Release(next(iter(self.model.served))))
+
+    def _drafted(self, count: int, steps: int, token: int, turn: int) -> int:
+        """Let a request arrive and compute what few others have, and return its number."""
+        number = self.examiner.next_step
+        self.do(ops.AddRequest(self._tokens(count, turn, token)))
+        for at in range(steps):
+            self._step((self._alphabet[(token + at * turn) % 4],), 1)
+        return number
+
+    def _ask_for(self, tokens: tuple[int, ...], longer: int, is_staying: bool) -> None:
+        """Let a request compute the whole blocks of some tokens, and perhaps another one behind them."""
+        whole = tokens[: len(tokens) // self._size * self._size] + self._tokens(longer * self._size, 0, 1)
+        if whole and len(whole) <= self._longest:
+            number = self.examiner.next_step
+            self.do(ops.AddRequest(whole))
+            self._step((self._alphabet[0],), 1)
+            if number in self.model.served and not is_staying:
+                self.do(ops.Release(number))
+
+    def _cut(self, request: ServedRequest, tokens: int, token: int) -> None:
+        """Cut a request, unless others have the block in which it would be, and that is not refused."""
+        tokens = min(max(tokens, request.prompt), request.computed)
+        block = self.model.cut_block(request, tokens)
+        if self.can_refuse or block is None or self.model.blocks.refs[block] == 1:
+            self.do(ops.Truncate(request.step, tokens, self._alphabet[token % 3]))
+
+    @act(needs="can_cut_badly", pick=_PICK, what=(0, 3))
+    def cut_badly(self, pick: int, what: int) -> None:
+        """Cut a request too far or not at all, with a token that is none, or cut one that is gone."""
+        request = self._picked(pick)
+        step, tokens, token = (
+            (request.step, request.prompt - 1, 1),
+            (request.step, request.computed + 1, 1),
+            (request.step, request.computed, -1),
+            (min(self.model.gone, default=request.step), 1, 1),
+        )[what]
+        if not request.is_spoiled:
+            self.ask(ops.Truncate(step, tokens, token))
 
     @act(weight=3, needs="has_requests", pick=_PICK)
     def release(self, pick: int) -> None:

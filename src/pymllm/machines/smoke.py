@@ -49,7 +49,7 @@ from pymllm.text_file import shown
 from pymllm.work.time_limit import HungError
 
 _ANSWERS: dict[str, tuple[type, ...]] = {
-    "AddRequest ScheduleChunk": (out.RequestView,),
+    "AddRequest ScheduleChunk Truncate": (out.RequestView,),
     ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
     (
         "BeginGroup Clear ClearWorker DropStates DropWorker EndGroup Fault Free FreeRow FreeSWA FreeTrack "
@@ -189,6 +189,7 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.ScheduleChunk(1),
         ops.RunStep((1,)),
         ops.Inspect(),
+        ops.Truncate(1, len(prompt), 2),
         ops.Fault("forward", 99),
         ops.Release(1),
         ops.Reset(),

@@ -26,6 +26,7 @@ REFERENCES: dict[type, tuple[str, ...]] = {
     ops.ScheduleChunk: ("request",),
     ops.Pause: ("request",),
     ops.Resume: ("request",),
+    ops.Truncate: ("request",),
     ops.Release: ("request",),
 }
 """Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.

@@ -117,6 +117,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "SliceKey": ("start", "stop"),
     "StoreBlocks": ("worker", "blocks", "parent"),
     "StoreState": ("layer", "recurrent", "conv", "ramp"),
+    "Truncate": ("tokens", "next_token"),
     "WriteEntries": ("positions", "values"),
     "WriteKV": ("layer", "slots", "keys", "values"),
     "WriteLive": ("request", "layer", "recurrent", "conv", "ramp"),

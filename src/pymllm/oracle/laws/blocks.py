@@ -95,10 +95,11 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     above a referenced block is in neither.
 
     In kind `requests` the same is followed through rows: a request has one reference of each of its
-    blocks; who has a block has every block before it, so every cached block is evictable. What was let go
-    of longest ago goes first, and children before their parents; this is demanded of everybody, with or
-    without `exact_lru`. And paused requests may keep at most `paused_limit` different blocks together: a
-    pause beyond that is `no_room`.
+    blocks, and of those behind the cut none any more when it is cut (`truncate`); who has a block has
+    every block before it, so every cached block is evictable. What was let go of longest ago goes first,
+    and children before their parents; this is demanded of everybody, with or without `exact_lru`. And
+    paused requests may keep at most `paused_limit` different blocks together: a pause beyond that is
+    `no_room`.
 
     Why
     ---
@@ -249,14 +250,20 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     A request **shares** the longest chain of blocks found like that; the first one that fails ends it.
     All blocks that a step has made whole are offered in order, generated tokens too, requests in the
     order of the batch. From the first block of a request on whose hash another block has, none of its
-    later blocks is registered either, as long as it lives.
+    later blocks is registered either, as long as it lives, or until it is cut at or before that block.
+
+    **Cuts.** When a request is cut in the middle of a registered block (claim `truncate`), other tokens
+    are to come into that block. It is deregistered with all of its registered descendants, before anything
+    is written there, and registered by its new tokens once it is whole again. Behind a cut at a block's end
+    every block keeps its hash.
 
     Why
     ---
     If a second registration wins, the first block is cached and never found, and its removal takes the
     entry of the survivor. If an equal hash counts for a parent, a chain hangs below a block with other
     tokens, and a collision hands one user's answer to another: short hashes have done that in production.
-    A block registered before its KV is there is read by others as it is.
+    A block registered before its KV is there is read by others as it is. A block that keeps its hash when
+    a rejected draft in it is replaced gives another user the KV of tokens that are not in the prompt.
 
     Choices
     -------
@@ -271,7 +278,8 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     -------
     - vLLM: one hash may have several blocks, and any of them is found (`BlockHashToBlockMap` in
       `block_pool.py`); neither parents nor tokens are compared, since the hash is long and names what
-      came before (`kv_cache_utils.py`, `hash_block_tokens`): `trusted_hashes`.
+      came before (`kv_cache_utils.py`, `hash_block_tokens`): `trusted_hashes`. Drafts are not hashed
+      before they are verified; where a request's end is replaced otherwise, hashed blocks were overwritten.
     - Megatron Core 0.16.1: absent, no block is found by hash.
     - sglang: not applicable: children are found by their tokens.
     """

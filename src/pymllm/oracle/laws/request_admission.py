@@ -17,6 +17,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    Truncate,
 )
 from pymllm.history.outcomes import INJECTED, NoRoom, RequestView
 from pymllm.oracle.laws.blocks import (
@@ -84,6 +85,24 @@ def _blocks_go_with_a_request(before: RequestsModel, operation: Release, seen: S
 @unreferenced_blocks_lose_their_slots.on(Release, kinds="requests")
 def _states_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
     return what_goes_is_told(before, operation, seen) if _states_go(before, seen) else None
+
+
+@a_hash_has_the_block_that_came_first.on(Truncate, kinds="requests")
+def _rewritten_blocks_lose_their_hashes(
+    before: RequestsModel, operation: Truncate, seen: SeenRequest
+) -> Found:
+    """Compare the blocks that had a hash and lose it, if the cut is not at a block's end."""
+    block, known = before.context.cut_block(seen.request, operation.tokens), before.context.blocks.hash_of
+    if block not in known:
+        return None
+    told = [each for effect in seen.effects for each in effect.slots]
+    lost = [sorted(each for each in blocks if each in known) for blocks in (seen.lost, told)]
+    return same(f"blocks that lose their hashes when block {block} is cut", *lost)
+
+
+@blocks_partition_the_pool.on(Truncate, kinds="requests")
+def _a_tail_goes(before: RequestsModel, operation: Truncate, seen: SeenRequest) -> Found:
+    return what_goes_is_told(before, operation, seen)
 
 
 def _states_go(before: RequestsModel, seen: SeenContext) -> bool:
@@ -198,9 +217,25 @@ def are_free(before: RequestsModel, seen: SeenContext, new: Sequence[int]) -> Fo
     return demand(is_right, "blocks handed out", "free ones, each once", new)
 
 
+@a_row_names_what_its_request_has.on(Truncate, kinds="requests")
+def _its_row_is_shorter(before: RequestsModel, operation: Truncate, seen: SeenRequest) -> Found:
+    request, view, context = seen.request, seen.result, before.context
+    kept = tuple(request.blocks[: context.blocks_for(operation.tokens)])
+    if view.blocks != kept:
+        return Broken(
+            f"blocks of request {request.step}, cut to {operation.tokens} tokens", kept, view.blocks
+        )
+    return _stands_there(request, view, request.region, context.rows()[request.region])
+
+
+@a_read_finds_what_a_cold_run_wrote.on(Truncate, kinds="requests")
+def _a_cut_request_is_warm(before: RequestsModel, operation: Truncate, seen: SeenRequest) -> Found:
+    return _is_warm(before, seen.request, seen.result, operation.tokens)
+
+
 @a_read_finds_what_a_cold_run_wrote.on(AddRequest, ScheduleChunk, kinds="requests")
 def _a_request_is_warm(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
-    return _is_warm(before, seen.request, seen.result)
+    return _is_warm(before, seen.request, seen.result, seen.request.computed)
 
 
 @admission_succeeds_where_there_is_room.on(AddRequest, ScheduleChunk, kinds="requests")
@@ -223,8 +258,8 @@ def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: 
     return True if view.finished == finished else Broken(f"finished tokens of {who}", finished, view.finished)
 
 
-def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView) -> Found:
-    """Compare the whole blocks and the live state of a request with a cold run.
+def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView, computed: int) -> Found:
+    """Compare the whole blocks and the live state of a request with a cold run of what is computed.
 
     Nothing is known of one whose step failed.
     """
@@ -233,14 +268,15 @@ def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView) -
         return None
     if len(view.kv) != len(view.blocks):
         return Broken(f"sums of the blocks of {who}", len(view.blocks), len(view.kv))
-    whole = max(request.computed // context.block_size, request.matched)
+    whole = max(computed // context.block_size, request.matched)
     wanted = tuple([prefix.kv for prefix in request.prefixes[:whole]])
     if wanted != view.kv[:whole]:
         return Broken(f"KV in the blocks of {who}", wanted, view.kv[:whole])
     if not context.layers:
         return True if wanted else None
-    state = context.cold.state_at(request.prefixes, request.tokens, request.start)
-    return same(f"live state of {who} after {request.start} tokens", state, view.state)
+    start = computed + request.skip
+    state = context.cold.state_at(request.prefixes, request.tokens, start)
+    return same(f"live state of {who} after {start} tokens", state, view.state)
 
 
 @a_row_names_what_its_request_has.on(Inspect, kinds="requests")
@@ -265,7 +301,8 @@ def _requests_are_shown(before: RequestsModel, operation: Inspect, seen: SeenCon
 def _requests_are_warm(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
     is_tested = False
     for view in seen.result.requests:
-        found = _is_warm(before, before.context.served[view.request], view)
+        request = before.context.served[view.request]
+        found = _is_warm(before, request, view, request.computed)
         if isinstance(found, Broken):
             return found
         is_tested = is_tested or found is True

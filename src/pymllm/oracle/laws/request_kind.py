@@ -15,6 +15,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    Truncate,
 )
 from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
 from pymllm.oracle.laws import request_steps  # noqa: F401  (adds its checks to the laws)
@@ -38,6 +39,7 @@ _goals = partial(make_goals, "requests")
 
 _WEAK = Condition("a weak hash", lambda config: config.get("hash_digits") is not None)
 _NOT_ONE_SLOT = Condition("several state slots", lambda config: config.get("mamba_slots") != 1)
+_SMALL = Condition("blocks of few tokens", lambda config: config.get("block_size") in range(17))
 _FEW_SLOTS = Condition("at most three state slots", lambda config: config.get("mamba_slots") in (1, 2, 3))
 
 GOALS = (
@@ -120,6 +122,48 @@ GOALS = (
         ("a reserve would be met by what a prompt shares", "E4"),
         needs="reserve",
         when=(CACHING, LRU),
+    ),
+    *_goals(
+        ("rejected drafts reach over a block's end", "C1 E2"),
+        ("a paused request is cut", "E2"),
+        needs="truncate",
+    ),
+    *_goals(
+        ("a tail is cut inside a block with a hash", "C3", "B260"),
+        ("a block's last token is replaced before it is computed", "C3", "B260"),
+        ("a block that was cut is registered anew", "C3 E1"),
+        ("a cut request is known again", "C3"),
+        needs="truncate",
+        when=(CACHING,),
+    ),
+    *_goals(
+        ("a cut takes along what others had built on its block", "C1 C3"),
+        needs="truncate",
+        when=(CACHING, LRU),
+    ),
+    *_goals(
+        ("what is cached behind a cut stays", "C1 C3"),
+        needs="truncate",
+        when=(CACHING, LRU, _SMALL),
+    ),
+    *_goals(
+        ("blocks behind a cut are those of others, too", "C1"),
+        needs="truncate",
+        when=(CACHING, _SMALL),
+    ),
+    *_goals(
+        ("a state goes with a block that is cut", "C6"),
+        needs="truncate mamba",
+        when=(CACHING, _NOT_ONE_SLOT),
+    ),
+    *_goals(
+        ("a request is cut whose prompt is not computed", "X1"),
+        needs="truncate refuses_bad_arguments",
+    ),
+    *_goals(
+        ("a tail is cut inside a block that others have", "X1 E1"),
+        needs="truncate refuses_bad_arguments",
+        when=(CACHING,),
     ),
     *_goals(
         ("a request that could not be added leaves no trace", "X2 E3", "B121"),
@@ -210,6 +254,30 @@ def _met_by_resumption(before: RequestsModel, operation: Resume, seen: SeenReque
     return {"a paused request goes on": True}
 
 
+def _met_by_cut(before: RequestsModel, operation: Truncate, seen: SeenRequest) -> Met:
+    request, context = seen.request, before.context
+    known, block = context.blocks.hash_of, context.cut_block(request, operation.tokens)
+    whole = operation.tokens // context.block_size
+    tail = request.blocks[context.blocks_for(operation.tokens) :]
+    return {
+        "rejected drafts reach over a block's end": tail and request.computed - operation.tokens > 1,
+        "a paused request is cut": request.region == PAUSED,
+        "a tail is cut inside a block with a hash": block in known,
+        "a cut request is known again": (
+            not request.is_known
+            and context.blocks.is_caching
+            and (not whole or request.blocks[whole - 1] in known)
+        ),
+        "what is cached behind a cut stays": any(it in known and it not in seen.lost for it in tail),
+        "a block's last token is replaced before it is computed": (
+            operation.tokens == request.computed and (operation.tokens + 1) % context.block_size == 0
+        ),
+        "blocks behind a cut are those of others, too": any(context.blocks.refs[it] > 1 for it in tail),
+        "a cut takes along what others had built on its block": {*seen.lost} - {block, *tail},
+        "a state goes with a block that is cut": block in seen.lost and block in context.slots.slot_of,
+    }
+
+
 def _met_by_release(before: RequestsModel, operation: Release, seen: SeenRequest) -> Met:
     request, refs = seen.request, before.context.blocks.refs
     return {
@@ -233,6 +301,9 @@ def _met_by_batch(before: RequestsModel, operation: RunStep, seen: SeenStep) -> 
     targets = [first // size for run in seen.result.requests for first, _ in run.writes]
     return {
         "cached blocks are evicted for a decoding request": seen.lost,
+        "a block that was cut is registered anew": any(
+            request.rewritten in seen.registered for request in seen.decoding
+        ),
         "a decoding request goes on in a new block": seen.missing,
         "KV of shared blocks goes to the dummy": dummy in targets,
         "states are extracted inside a chunk": any(run.offsets for run in seen.result.requests),
@@ -277,6 +348,10 @@ def _met_by_broken_step(before: RequestsModel, operation: RunStep, seen: SeenSte
 # -- all of it ---------------------------------------------------------------------------------------------
 
 
+def _law_of_cut_sizes(before: RequestsModel, operation: Truncate, seen: SeenRequest) -> str:
+    return "C6" if any(block in before.context.slots.slot_of for block in seen.lost) else "C1"
+
+
 def _law_of_sizes(before: RequestsModel, operation: Operation, seen: SeenContext) -> str:
     if seen.fate == TURNED_AWAY:
         return "X2"
@@ -287,6 +362,7 @@ REQUESTS = KindLaws(
     order="X1 X2 X4 X7 X8 E2 E4 E1 C1 C3 C2 C7 C6",
     orders={
         **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 E4 X2 C1 C3 E2 C1 E1"),
+        Truncate: "X1 E2 C3 C1 E1",
         RunStep: "X1 X4 C1 C6 E2 C1 E4 E1 E5 E2 C8 E1 X2 C3 X2 C7 C8 C6 C2",
     },
     asked={
@@ -295,6 +371,7 @@ REQUESTS = KindLaws(
         RunStep: Asked(Ran, "E4", _law_of_sizes),
         Pause: Asked(Done, "C1"),
         Resume: Asked(Done, "C1"),
+        Truncate: Asked(RequestView, "E2", _law_of_cut_sizes),
         Release: Asked(Done, "E3"),
         Reset: Asked(Done, "C9"),
         Inspect: Asked(ContextView, "E2", "C1"),
@@ -302,7 +379,8 @@ REQUESTS = KindLaws(
     },
     sizes_law="C1",
     sizes={
-        ("C2", name): "C1"
+        (law, name): "C1"
+        for law in ("C2", "C6")
         for name in (
             *("pool_avail", "evictable_blocks", "request_count"),
             *("paused_request_count", "decode_req_count", "prefill_req_count"),
@@ -316,6 +394,7 @@ REQUESTS = KindLaws(
         **{(each, TURNED_AWAY): _met_by_failure for each in (AddRequest, ScheduleChunk)},
         (Pause, DONE): _met_by_pause,
         (Resume, DONE): _met_by_resumption,
+        (Truncate, DONE): _met_by_cut,
         (Release, DONE): _met_by_release,
         (Reset, DONE): _met_by_reset,
         (RunStep, DONE): _met_by_step,

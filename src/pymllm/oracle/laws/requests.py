@@ -28,7 +28,8 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
       written;
     - in each request that is shown: the KV of its whole blocks so far, shared ones included, and its live
       state. After a request was added with a restored state that is the state after the tokens that it
-      skips. What is in blocks that are not computed yet is open.
+      skips, and after it was cut the one after the tokens that it keeps. What is in blocks that are not
+      computed yet, or not any more, is open.
 
     In the `ran` of a step that failed all of this is compared, too, but that `kv` may be empty. From then
     on nothing is compared of its requests any more but their places and blocks: they can only be
@@ -104,7 +105,8 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
     **Kind `requests`.** A request's row has its blocks in the order of its tokens, and nothing behind
     them: as many as its tokens needed so far. Each is one that it shares or that was given to it, and it
     has a reference of each. A row never loses or exchanges a block while the request lives: blocks are
-    appended. Whoever gets a row finds nothing of who had it before.
+    appended. Only `truncate` takes some away: those behind the last one in which it keeps a token.
+    Whoever gets a row finds nothing of who had it before.
 
     Requests stand in rows 0, 1, 2, ... without gaps, by region: paused, decoding, with a chunk, waiting.
     Within a region the order is free, and a request may change its row at any time. A step computes
@@ -140,7 +142,7 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
 
     Caller
     ------
-    Not to use a request once it was released.
+    Not to use a request once it was released. To cut no request in a block that another one reads.
 
     Engines
     -------

@@ -56,6 +56,7 @@ class ServedRequest:
     computed: int = 0  # tokens whose KV and state are there
     registered: int = field(init=False)  # whole blocks that were offered under their hash
     is_known: bool = True  # all of these are registered, these very blocks; never where nothing is kept
+    rewritten: int = -1  # the block that lost its hash to a cut, until it gets another
     is_spoiled: bool = False
     """A step with it failed half way: nobody knows its state, and all that it can do is leave."""
 
@@ -233,6 +234,35 @@ class RequestModel:
         self.blocks.clock += 1
         self.blocks.stamp(request.blocks)
         self.slots.drop(self.blocks.release(request.blocks))
+
+    def cut_block(self, request: ServedRequest, tokens: int) -> int | None:
+        """Return the block in the middle of which a request would be cut; its end is written again."""
+        return request.blocks[tokens // self.block_size] if tokens % self.block_size else None
+
+    def lost_with_tail(self, request: ServedRequest, tokens: int) -> list[int]:
+        """Return the blocks that are deregistered or become free when a request is cut (C1, C3)."""
+        lost = self.blocks.lost_with(request.blocks[self.blocks_for(tokens) :])
+        block = self.cut_block(request, tokens)
+        if block in self.blocks.hash_of:
+            lost += self.blocks.subtree(block)
+        return [*dict.fromkeys(lost)]
+
+    def cut(self, request: ServedRequest, tokens: int, next_token: int, lost: Sequence[int]) -> None:
+        """Let a request keep so many tokens and go on with another one."""
+        block, whole = self.cut_block(request, tokens), tokens // self.block_size
+        tail = request.blocks[self.blocks_for(tokens) :]
+        del request.tokens[tokens:], request.prefixes[whole:], request.blocks[self.blocks_for(tokens) :]
+        request.tokens.append(next_token)
+        self.cold.extend(request.prefixes, request.tokens)
+        request.computed, request.registered = tokens, min(request.registered, whole)
+        request.rewritten = block if block is not None and block in lost else -1
+        self.blocks.clock += 1
+        self.blocks.stamp(tail)
+        self.blocks.release(tail)
+        self.evict([each for each in lost if each in self.blocks.hash_of])
+        self.slots.drop(lost)
+        known = self.blocks.is_caching and (not whole or request.blocks[whole - 1] in self.blocks.hash_of)
+        request.is_known = known
 
     def paused_with(self, request: ServedRequest) -> int:
         """Count the blocks that paused requests would keep if this one were paused, too."""

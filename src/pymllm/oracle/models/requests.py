@@ -19,6 +19,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    Truncate,
 )
 from pymllm.history.outcomes import (
     INJECTED,
@@ -67,6 +68,10 @@ _NO_LIMIT = Misuse("", errors=("UsageError", "ValueError"), name="a chunk of not
 _NOT_WAITING = Misuse("a chunk is refused to a request that does not wait", errors=_NO_LIMIT.errors)
 _PAUSED_AGAIN = Misuse("a paused request is paused again", errors=_UNUSABLE)
 _NOT_PAUSED = Misuse("a request is resumed that is not paused", errors=_UNUSABLE)
+_NOT_COMPUTED = Misuse("a request is cut whose prompt is not computed", errors=_UNUSABLE)
+_NO_CUT = Misuse("", errors=("ValueError",), name="a cut before the prompt's end or behind what is computed")
+_NO_TOKEN = Misuse("", errors=("ValueError",), name="a next token that is none")
+_SHARED_END = Misuse("a tail is cut inside a block that others have", errors=_UNUSABLE)
 _RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE, needs="refuses_double_free")
 _GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone", needs="refuses_double_free")
 _NO_CHUNK = Misuse(
@@ -363,6 +368,29 @@ class RequestsModel(KindModel):
     def follow_resume(self, step: int, operation: Resume, seen: SeenRequest) -> None:
         """Let it stand where it was."""
         seen.request.region = seen.request.resting_region
+
+    def read_truncate(self, operation: Truncate, outcome: Outcome) -> SeenContext:
+        """Read a cut: what goes with the tail, and with a block whose end is written again."""
+        request, tokens = self._find(operation.request), operation.tokens
+        if request is None:
+            return self.refused(outcome, _GONE)
+        is_computed = request.computed >= request.prompt
+        is_inside = request.prompt <= tokens <= request.computed
+        block = self.context.cut_block(request, tokens) if is_inside else None
+        checks = (
+            (_NOT_COMPUTED, not is_computed),
+            (_NO_CUT, is_computed and not is_inside),
+            (_NO_TOKEN, not _are_tokens((operation.next_token,))),
+            (_SHARED_END, block is not None and self.context.blocks.refs[block] > 1),
+        )
+        if wrong := [misuse for misuse, is_so in checks if is_so]:
+            return self.refused(outcome, *wrong)
+        lost = self.context.lost_with_tail(request, tokens)
+        return SeenRequest(outcome.result, lost=lost, request=request)
+
+    def follow_truncate(self, step: int, operation: Truncate, seen: SeenRequest) -> None:
+        """Cut it."""
+        self.context.cut(seen.request, operation.tokens, operation.next_token, seen.lost)
 
     def read_release(self, operation: Release, outcome: Outcome) -> SeenContext:
         """Read the blocks that go with a request from any region."""
