@@ -30,6 +30,7 @@ from pymllm.history.operations import (
     Reset,
     RunStep,
     Span,
+    Truncate,
     WriteEntries,
     WriteKV,
     WriteRow,
@@ -42,6 +43,7 @@ from pymllm.history.outcomes import (
     Effect,
     Outcome,
     Ran,
+    RequestView,
     Slots,
     States,
     Table,
@@ -133,6 +135,26 @@ def _callback(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, effects=(Effect("callback", (0,)),))
 
 
+def _untold(outcome: Outcome) -> Outcome:
+    """Tell no observer of anything."""
+    assert outcome.effects
+    return dataclasses.replace(outcome, effects=())
+
+
+def _uncut(outcome: Outcome) -> Outcome:
+    """Show a row with a block more than its request keeps."""
+    view = outcome.result
+    assert isinstance(view, RequestView)
+    return dataclasses.replace(outcome, result=dataclasses.replace(view, blocks=(*view.blocks, 9)))
+
+
+def _unwound(outcome: Outcome) -> Outcome:
+    """Show the live state that a request has before its first token."""
+    view = outcome.result
+    assert isinstance(view, RequestView)
+    return dataclasses.replace(outcome, result=dataclasses.replace(view, state=(0,) * len(view.state)))
+
+
 def _dropped(outcome: Outcome) -> Outcome:
     """Let a step lose the state of a block."""
     ran = outcome.result
@@ -144,6 +166,9 @@ _ROW = Span(1, 0, 1)
 _NOBODYS = Span(0, 99, 100)
 _WRITE_NOWHERE = WriteKV(9, (1,), ((1, 2),), ((3, 4, 5),))
 _PROMPT = AddRequest((1, 2, 3, 4))
+
+_CUT = (AddRequest((1, 2, 3)), RunStep((4,)), RunStep((5,)), RunStep((6,)), Truncate(1, 3, 7))
+"""A request that has computed five tokens is cut in its first block, which has a hash."""
 
 _UNDONE = _result(Unsupported("not now"))
 
@@ -175,6 +200,11 @@ SPOILS = (
     Spoil("X8", "blocks", {}, (Inspect(),), _callback),
     Spoil("X8", "requests", {}, (Inspect(),), _callback),
     Spoil("E5", "requests", {}, (_PROMPT, RunStep()), _writes),
+    Spoil("C3", "requests", {}, _CUT, _untold),
+    Spoil("E2", "requests", {}, _CUT, _uncut),
+    Spoil("E1", "requests", {}, _CUT, _unwound),
+    Spoil("C1", "requests", {}, (*_CUT[:4], Truncate(1, 4, 1)), _untold),
+    Spoil("X9", "requests", {}, _CUT, _UNDONE),
     Spoil("X9", "token-slots", {}, (Alloc(1), Free((_ROW,))), _UNDONE),
     Spoil("X9", "rows", {}, (AllocRows(1), Clear(), Clear()), _UNDONE),
     Spoil("X9", "kv-buffers", {}, (ReadKV(0),), _UNDONE),

@@ -33,6 +33,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    Truncate,
 )
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, RequestView, Result
 from pymllm.oracle.judge import judge_steps, make_judge
@@ -69,6 +70,12 @@ def as_without_reserve(limit: int) -> Change:
 def first_block(block: int) -> Change:
     return result_with(blocks=lambda blocks: (block, *blocks[1:]))
 
+
+DRAFTED = (AddRequest((1, 2, 3)), RunStep((9,)), RunStep((5,)), RunStep((6,)))
+"""Five tokens are computed: 9 has made the second block whole, and 5 is in a third."""
+
+BUILT_ON = (*DRAFTED, AddRequest((1, 2, 3, 9)), RunStep(), Release(5))
+"""Another prompt ended with the second block, and has left its state there; six tokens are computed."""
 
 GOOD: list[tuple[Operation, ...]] = [
     (*two_served(), RunStep(), RunStep(), Release(4), Release(4), Inspect(), Reset(), Inspect()),
@@ -110,6 +117,41 @@ GOOD: list[tuple[Operation, ...]] = [
     (AddRequest(SEVEN, 2), RunStep(), Fault("no_blocks"), ScheduleChunk(1), ScheduleChunk(1, 0)),
     (AddRequest(SEVEN, 2, 4), AddRequest(SEVEN, 2, 3), AddRequest((9,), None, -1), AddRequest((9,), 1, 5)),
     (*two_served()[:3], AddRequest(SEVEN, None, 4), AddRequest(SEVEN, None, 3), Inspect()),
+    (
+        *DRAFTED,
+        Truncate(1, 3, 7),
+        RunStep((8,)),
+        AddRequest((1, 2, 3, 9, 4)),
+        Inspect(),
+        Release(1),
+        Inspect(),
+    ),
+    (*DRAFTED, Truncate(1, 2, 7), Truncate(1, 6, 7), Truncate(1, 5, -1), Truncate(1, 5, 2**32), Inspect()),
+    (*DRAFTED, Truncate(1, 4, 7), AddRequest((1, 2, 3, 9)), Truncate(1, 3, 7), Truncate(1, 3, -1), RunStep()),
+    (
+        *DRAFTED,
+        AddRequest((1, 2, 3, 9, 5, 6)),
+        RunStep(),
+        Truncate(1, 4, 8),
+        RunStep(),
+        Inspect(),
+        Release(5),
+    ),
+    (*BUILT_ON, Truncate(1, 3, 7), Inspect(), RunStep(), Inspect(), AddRequest((1, 2, 3, 9))),
+    (*BUILT_ON, Truncate(1, 5, 5), Inspect(), RunStep(), Inspect()),
+    (
+        *DRAFTED,
+        Release(1),
+        *DRAFTED,
+        Truncate(6, 3, 7),
+        RunStep(),
+        RunStep(),
+        Inspect(),
+        AddRequest((1, 2, 3, 7)),
+    ),
+    (AddRequest((1,)), RunStep((9,)), RunStep(), Truncate(1, 1, 3), RunStep(), Inspect()),
+    (*DRAFTED[:3], Pause(1), Truncate(1, 3, 7), Inspect(), Resume(1), RunStep(), Inspect()),
+    (AddRequest(SEVEN, 2), Truncate(1, 0, 1), RunStep(), Truncate(1, 2, 1), Release(1), Truncate(1, 2, 1)),
     (Fault("tea"), Inspect(), AddRequest((1, 2)), Fault("forward", 2), RunStep(), RunStep((4, 5))),
 ]
 
@@ -185,6 +227,23 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "C9"),
     ((Reset(), Reset()), sizes_with(pool_avail=-1), "C9"),
     ((Reset(),), tells(0), "X7"),
+    # Tails.
+    ((*DRAFTED, Truncate(1, 3, 7)), answer(NoRoom()), "E2"),
+    ((*DRAFTED, Truncate(1, 3, 7)), answer(Failed("RuntimeError")), "E2"),
+    ((*DRAFTED, Truncate(1, 3, 7)), result_with(blocks=(0, 1, 2)), "E2"),
+    ((*DRAFTED, Truncate(1, 3, 7)), result_with(region="paused"), "E2"),
+    ((*DRAFTED, Truncate(1, 3, 7)), result_with(state=(0, 0)), "E1"),
+    ((*DRAFTED, Truncate(1, 3, 7)), result_with(kv=lambda kv: (1, *kv[1:])), "E1"),
+    ((*DRAFTED, Truncate(1, 3, 7)), tells(2), "C3"),
+    ((*DRAFTED, Truncate(1, 3, 7)), tells(0, 1, 2), "C3"),
+    ((*DRAFTED, Truncate(1, 3, 7)), tells(1), "C1"),
+    ((*DRAFTED, Truncate(1, 4, 7)), tells(), "C1"),
+    ((*DRAFTED, Truncate(1, 4, 7)), sizes_with(pool_avail=-1), "C1"),
+    ((*BUILT_ON, Truncate(1, 3, 7)), sizes_with(pool_avail=-1), "C1"),
+    ((*BUILT_ON, Truncate(1, 3, 7)), sizes_with(free_count=-1), "C6"),
+    ((*DRAFTED, AddRequest((1, 2, 3, 9)), Truncate(1, 3, 7)), answer(Done()), "X1"),
+    ((*DRAFTED, Truncate(1, 2, 7)), answer(Done()), "X1"),
+    ((AddRequest(SEVEN, 2), RunStep(), Truncate(1, 2, 1)), answer(Done()), "X1"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
     ((Inspect(),), tells(0), "X8"),
