@@ -117,6 +117,11 @@ _ANY = (
         when=(_RETAINS, _OWN),
     ),
     *_prefix(("an insert brings duplicates", "R3 R4", "B101 B163"), when=(_RETAINS, _POOL)),
+    *_prefix(
+        ("rejected drafts of several pages go back", "R4 A2"),
+        needs="pool",
+        when=(_RETAINS, _POOL, _THREE),
+    ),
     *_prefix(("memory runs out", "X4"), needs="pool"),
     *_prefix(
         ("a held path is split", "R6 R10", "B22 B160"),

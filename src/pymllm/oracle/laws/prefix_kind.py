@@ -23,6 +23,7 @@ from pymllm.history.operations import (
     ReadHalves,
     ReadStates,
     Reset,
+    Span,
     Unlock,
     WriteState,
 )
@@ -36,6 +37,7 @@ from pymllm.oracle.models.prefix_model import Hold, Path, PrefixModel
 from pymllm.oracle.models.prefix_seen import SeenEvict, SeenInsert, SeenMatch, SeenNode, SeenReset
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
+from pymllm.oracle.models.slots import SeenSlots
 
 # -- matches and holds -------------------------------------------------------------------------------------
 
@@ -347,6 +349,15 @@ def _met_by_struck_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -
 # -- the rest ----------------------------------------------------------------------------------------------
 
 
+def _met_by_free(before: CacheModel, operation: Free, seen: SeenSlots) -> Met:
+    """Look for slots that stand behind others of the same allocation, which the cache has."""
+    drafts = [span for span in operation.slots if span.step and span.stop - span.start > before.page_size]
+    ahead = before.ownership.resolve(Span(span.step, 0, span.start) for span in drafts)
+    return {
+        "rejected drafts of several pages go back": Owner.CACHE in before.ownership.owners(ahead).values()
+    }
+
+
 def _met_by_reset(model: CacheModel, operation: Reset, seen: SeenReset) -> Met:
     cache = model.cache
     return {
@@ -474,6 +485,7 @@ PREFIX = KindLaws(
         (Insert, NO_ROOM): _met_by_full_cache,
         (Evict, DONE): _met_by_evict,
         (Evict, STRUCK): _met_by_struck_evict,
+        (Free, DONE): _met_by_free,
         (Reset, DONE): _met_by_reset,
         (Inspect, DONE): _met_by_inspect,
         (Alloc, NO_ROOM): lambda model, operation, seen: {"memory runs out": True},

@@ -281,6 +281,7 @@ def hit_of(context: DynamicInferenceContext, *prompt: int) -> int:
     return found
 
 
+@pytest.mark.notices("B260")
 def test_a_block_that_is_cut_and_written_again_is_not_found_by_its_old_tokens() -> None:
     """C3, E1: 99 made the block whole and got it a hash; 11 takes its place."""
     context = make_context()
