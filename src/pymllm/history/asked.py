@@ -13,10 +13,16 @@ from pymllm.history.operations import OPERATIONS_OF, Fault, FindBlocks, Insert, 
 from pymllm.text_file import cut
 
 _HALVES = "free_swa move_swa read_halves"
+_TRANSFERS = "begin_transfer end_transfer"
 _LIVE = "store_state write_live save_live restore_live read_states read_live"
 
 _NEEDS: dict[str, dict[str, str]] = {
-    "slots": {"swa": _HALVES, "merges": "merge", "groups": "begin_group end_group"},
+    "slots": {
+        "swa": _HALVES,
+        "merges": "merge",
+        "groups": "begin_group end_group",
+        "transfers": _TRANSFERS,
+    },
     "prefix": {
         "pool": "alloc free",
         "swa": _HALVES,

@@ -496,6 +496,22 @@ class EndGroup(_Operation, frozen=True):
     """Carry out the frees since `BeginGroup` (A6)."""
 
 
+# -- transfers --
+class BeginTransfer(_Operation, frozen=True):
+    """Let something outside begin to read or write memory, until `EndTransfer` (A2).
+
+    - ``memory``: Slots in the hands of callers, in whole pages, as in `Free`.
+    """
+
+    memory: tuple[Span, ...]
+
+
+class EndTransfer(_Operation, frozen=True):
+    """End the transfer that step ``transfer`` began: nothing outside touches its memory any more (A2, A5)."""
+
+    transfer: int
+
+
 # -- state operations --
 class AllocTrack(_Operation, frozen=True):
     """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
@@ -597,10 +613,14 @@ Operation = (
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
     | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
+    | BeginTransfer | EndTransfer
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
-    "slots": (Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
+    "slots": (
+        *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
+        *(BeginTransfer, EndTransfer),
+    ),
     "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
     "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
     "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),

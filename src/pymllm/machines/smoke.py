@@ -52,7 +52,8 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk": (out.RequestView,),
     ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
     (
-        "BeginGroup Clear ClearWorker DropStates DropWorker EndGroup Fault Free FreeRow FreeSWA FreeTrack "
+        "BeginGroup BeginTransfer Clear ClearWorker DropStates DropWorker EndGroup EndTransfer Fault Free "
+        "FreeRow FreeSWA FreeTrack "
         "Merge NameStates Pause Rebuild RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks "
         "SaveLive SetClock StampBlocks StoreState Unlock WriteLive"
     ): (out.Done,),
@@ -116,7 +117,9 @@ def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Alloc(page),
         ops.ReadHalves((Span(1, 0, page),)),
         ops.FreeSWA((Span(1, 0, page),)),
+        ops.BeginTransfer((Span(1, 0, page),)),
         ops.Free((Span(1, 0, page),)),
+        ops.EndTransfer(4),
         ops.Merge(),
         ops.BeginGroup(),
         ops.EndGroup(),
