@@ -32,6 +32,7 @@ _NEEDS: dict[str, dict[str, str]] = {
         "faults": "fault",
     },
     "blocks": {
+        "transfers": _TRANSFERS,
         "mamba": f"alloc_slots evict_slots find_slots name_states drop_states {_LIVE}",
         "inspect": "inspect",
         "faults": "fault",

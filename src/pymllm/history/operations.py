@@ -498,16 +498,16 @@ class EndGroup(_Operation, frozen=True):
 
 # -- transfers --
 class BeginTransfer(_Operation, frozen=True):
-    """Let something outside begin to read or write memory, until `EndTransfer` (A2).
+    """Let something outside begin to read or write memory, until `EndTransfer` (A2, C1).
 
-    - ``memory``: Slots in the hands of callers, in whole pages, as in `Free`.
+    - ``memory``: Slots in the hands of callers, in whole pages, as in `Free`; or blocks that are not free.
     """
 
     memory: tuple[Span, ...]
 
 
 class EndTransfer(_Operation, frozen=True):
-    """End the transfer that step ``transfer`` began: nothing outside touches its memory any more (A2, A5)."""
+    """End the transfer that step ``transfer`` began: nothing outside touches its memory now (A2, A5, C1)."""
 
     transfer: int
 
@@ -634,6 +634,7 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         *(AllocSlots, EvictSlots, FindSlots, NameStates, DropStates),
         *(StoreState, WriteLive, SaveLive, RestoreLive, ReadLive),
         *(ReadStates, Inspect, Reset, Fault, Malformed),
+        *(BeginTransfer, EndTransfer),
     ),
     "requests": (
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),

@@ -180,6 +180,8 @@ def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Fault("callback"),
         ops.RetainBlocks(both),
         ops.ReleaseBlocks(both),
+        ops.BeginTransfer(both),
+        ops.EndTransfer(21),
         ops.Reset(),
     ]
 

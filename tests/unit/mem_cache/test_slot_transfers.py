@@ -45,6 +45,7 @@ def take_all(pool: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.notices("B28", "B260")
 def test_what_is_freed_under_transfer_is_not_handed_out(options: dict[str, Any], page_size: int) -> None:
     """A2: it is neither the caller's nor available, and becomes free at the end of the transfer."""
     pool = make(options, page_size=page_size)
@@ -77,6 +78,7 @@ def test_a_transfer_leaves_slots_with_their_caller(options: dict[str, Any]) -> N
     assert pool.available_size() == 4
 
 
+@pytest.mark.notices("B261")
 def test_the_last_of_several_transfers_gives_a_page_back(options: dict[str, Any]) -> None:
     """A2: a transfer in and a transfer out may hold a page at a time, and end in any order."""
     pool = make(options)
@@ -137,6 +139,7 @@ def test_a_clear_ends_all_transfers(options: dict[str, Any]) -> None:
         assert pool.available_size() == 0
 
 
+@pytest.mark.notices("B263")
 def test_a_transfer_ends_once(options: dict[str, Any]) -> None:
     """A5: the second end is refused, also where the slots are somebody's again."""
     pool = make(options)
@@ -181,6 +184,7 @@ def test_a_second_free_under_transfer_is_refused(store: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 2])
+@pytest.mark.notices("B262")
 def test_halves_under_transfer_wait_too(options: dict[str, Any], page_size: int) -> None:
     """A2, A7: a window that slides, and a request that ends, give halves back under transfer."""
     pool = make_swa(options, page_size=page_size)

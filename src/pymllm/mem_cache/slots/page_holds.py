@@ -13,7 +13,7 @@ class PageHolds:
     """The transfers that read or write each page of a store, and the pages given back meanwhile.
 
     ``transfers`` counts them. ``is_parked`` marks the pages that a caller gave back before their last
-    transfer ended: neither free nor handed out. Both are on the host, wherever the slots are, and have page 0.
+    transfer ended: neither free nor handed out. Both are on the host, and have page 0.
     """
 
     def __init__(self, pages: int) -> None:
