@@ -37,7 +37,11 @@ _NEEDS: dict[str, dict[str, str]] = {
         "inspect": "inspect",
         "faults": "fault",
     },
-    "requests": {"inspect": "inspect", "faults": "fault"},
+    "requests": {
+        "inspect": "inspect",
+        "faults": "fault",
+        "transfers": "transfer_request end_transfer",
+    },
     "index": {"inspect": "inspect rebuild"},
 }
 """By kind and claim: the operations that only who claims it is asked for."""

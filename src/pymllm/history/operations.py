@@ -506,6 +506,12 @@ class BeginTransfer(_Operation, frozen=True):
     memory: tuple[Span, ...]
 
 
+class TransferRequest(_Operation, frozen=True):
+    """Let something outside begin to read or write the blocks of a request, until `EndTransfer` (C1)."""
+
+    request: int
+
+
 class EndTransfer(_Operation, frozen=True):
     """End the transfer that step ``transfer`` began: nothing outside touches its memory now (A2, A5, C1)."""
 
@@ -613,7 +619,7 @@ Operation = (
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
     | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
-    | BeginTransfer | EndTransfer
+    | BeginTransfer | TransferRequest | EndTransfer
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
@@ -639,6 +645,7 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
     "requests": (
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),
         *(Reset, Inspect, Fault, Malformed),
+        *(TransferRequest, EndTransfer),
     ),
     "index": (
         *(StoreBlocks, RemoveBlocks, ClearWorker, DropWorker, FindBlocks, Rebuild),

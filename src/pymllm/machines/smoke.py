@@ -55,7 +55,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
         "BeginGroup BeginTransfer Clear ClearWorker DropStates DropWorker EndGroup EndTransfer Fault Free "
         "FreeRow FreeSWA FreeTrack "
         "Merge NameStates Pause Rebuild RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks "
-        "SaveLive SetClock StampBlocks StoreState Unlock WriteLive"
+        "SaveLive SetClock StampBlocks StoreState TransferRequest Unlock WriteLive"
     ): (out.Done,),
     "Evict": (out.Evicted,),
     "FindBlocks": (out.Leading,),
@@ -195,7 +195,9 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.RunStep((1,)),
         ops.Inspect(),
         ops.Fault("forward", 99),
+        ops.TransferRequest(1),
         ops.Release(1),
+        ops.EndTransfer(7),
         ops.Reset(),
     ]
 

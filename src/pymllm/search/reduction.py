@@ -27,6 +27,7 @@ REFERENCES: dict[type, tuple[str, ...]] = {
     ops.Pause: ("request",),
     ops.Resume: ("request",),
     ops.Release: ("request",),
+    ops.TransferRequest: ("request",),
     ops.EndTransfer: ("transfer",),
 }
 """Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.

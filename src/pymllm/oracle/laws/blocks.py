@@ -109,6 +109,9 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     of longest ago goes first, and children before their parents; this is demanded of everybody, with or
     without `exact_lru`. And paused requests may keep at most `paused_limit` different blocks together: a
     pause beyond that is `no_room`.
+    `transfer_request` begins a transfer of the blocks that a request has, whatever becomes of it; what it
+    gets later is not in it. `end_transfer` ends it: blocks that no row and no other transfer has are cached
+    then, or free.
 
     Why
     ---
@@ -673,16 +676,16 @@ def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
     return True if seen.lost else None
 
 
-@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED)
-@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer)
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C6, unless there are no slots or the blocks did not even become free."""
     is_left = "mamba" in before.claims and seen.is_freed
     return None if is_left else _the_observer_is_told(before, seen)
 
 
-@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED)
-@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer)
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C1 where the blocks did not even become free, which says more."""
     return _the_observer_is_told(before, seen) if seen.is_freed else None

@@ -11,6 +11,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import (
     AddRequest,
+    EndTransfer,
     Fault,
     Operation,
     Pause,
@@ -19,6 +20,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TransferRequest,
 )
 from pymllm.history.outcomes import (
     INJECTED,
@@ -67,6 +69,9 @@ _NO_LIMIT = Misuse("", errors=("UsageError", "ValueError"), name="a chunk of not
 _NOT_WAITING = Misuse("a chunk is refused to a request that does not wait", errors=_NO_LIMIT.errors)
 _PAUSED_AGAIN = Misuse("a paused request is paused again", errors=_UNUSABLE)
 _NOT_PAUSED = Misuse("a request is resumed that is not paused", errors=_UNUSABLE)
+_OVER = Misuse(
+    "the end of a transfer that is over is refused", "C1", ("OwnershipError",), needs="refuses_double_free"
+)
 _RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE, needs="refuses_double_free")
 _GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone", needs="refuses_double_free")
 _NO_CHUNK = Misuse(
@@ -375,6 +380,32 @@ class RequestsModel(KindModel):
     def follow_release(self, step: int, operation: Release, seen: SeenRequest) -> None:
         """Let it go."""
         self.context.release(seen.request)
+
+    def read_transfer_request(self, operation: TransferRequest, outcome: Outcome) -> SeenContext:
+        """Read the begin of a transfer of a request in any region."""
+        if "transfers" not in self.claims:
+            raise ProgramError("transfers are not claimed")
+        request = self._find(operation.request, is_leaving=True)
+        if request is None:
+            return self.refused(outcome, _GONE)
+        return SeenRequest(outcome.result, request=request)
+
+    def follow_transfer_request(self, step: int, operation: TransferRequest, seen: SeenRequest) -> None:
+        """Let the blocks that it has now be held by the transfer, too."""
+        self.context.begin_transfer(step, seen.request.blocks)
+
+    def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenContext:
+        """Read the blocks that go with a transfer, which must be under way."""
+        if operation.transfer in self.context.ended:
+            return self.refused(outcome, _OVER)
+        if operation.transfer not in self.context.transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        lost = self.context.blocks.lost_with(self.context.transfers[operation.transfer])
+        return SeenContext(outcome.result, lost=lost)
+
+    def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenContext) -> None:
+        """Let go of them."""
+        self.context.end_transfer(operation.transfer)
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenContext) -> None:
         """Forget everything."""

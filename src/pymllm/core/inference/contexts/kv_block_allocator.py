@@ -328,8 +328,8 @@ class KVBlockAllocator(OneOwner):
 
         Notes
         -----
-        A transfer has a reference of its own to each block, which no release takes away: a block that is given
-        up meanwhile is neither free nor evictable. On an error nothing has changed. Cost: O(ids).
+        A transfer has a reference of its own to each block, which no release takes away: a block that is
+        given up meanwhile is neither free nor evictable. On an error nothing has changed. Cost: O(ids).
         Laws: C1, X1, X2.
         """
         self._observer.refuse("begin_transfer")

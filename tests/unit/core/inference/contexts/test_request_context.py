@@ -11,7 +11,7 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
-from pymllm.errors import OwnershipError
+from pymllm.errors import OwnershipError, UsageError
 from pymllm.invariants.blocks import check_dynamic_context
 
 STATES = {
@@ -252,3 +252,41 @@ def test_every_exit_gives_everything_back(steps: int) -> None:
     assert kv.allocate_memory_blocks(8) is not None
     assert context.mamba_slot_allocator is not None
     assert context.mamba_slot_allocator.free_count == 4
+
+
+@pytest.mark.notices("B265", "B266-requests")
+def test_blocks_of_a_request_under_transfer_outlive_it() -> None:
+    """C1: an aborted request leaves them to the transfer, and its end gives them back."""
+    context = make_context()
+    req = request(*range(1, 17))
+    assert context.add_request(req)
+    context.step(compute)
+    transfer = context.begin_transfer(req)
+    context.release(req)
+    check_dynamic_context(context)
+    allocator = context.kv_block_allocator
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 0)
+    assert not context.add_request(request(*range(100, 120)))
+    context.end_transfer(transfer)
+    check_dynamic_context(context)
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 4)
+    assert context.add_request(request(*range(100, 120)))
+    with pytest.raises(OwnershipError, match=f"transfer {transfer} is not under way"):
+        context.end_transfer(transfer)
+
+
+def test_a_transfer_begins_and_ends_between_steps() -> None:
+    """X1: of a request that is here, and not while a step is under way."""
+    context = make_context()
+    req = request(1, 2, 3)
+    with pytest.raises(UsageError):
+        context.begin_transfer(req)
+    assert context.add_request(req)
+    transfer = context.begin_transfer(req)
+    context.begin_step()
+    for call in (lambda: context.begin_transfer(req), lambda: context.end_transfer(transfer)):
+        with pytest.raises(RuntimeError, match="step"):
+            call()
+    context.abort_step()
+    context.end_transfer(transfer)
+    check_dynamic_context(context)
