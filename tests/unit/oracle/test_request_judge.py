@@ -188,7 +188,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest(SEVEN), Pause(1)), answer(Done()), "C1"),
     ((AddRequest(SEVEN), Pause(1)), sizes_with(pool_avail=1), "X4"),
     ((AddRequest(SEVEN), TransferRequest(1)), sizes_with(pool_avail=1), "C1"),
-    ((AddRequest(SEVEN), TransferRequest(1), Release(1)), sizes_with(pool_avail=1), "C1"),
+    ((AddRequest(SEVEN), TransferRequest(1), Release(1)), sizes_with(pool_avail=1), "E3"),
     ((AddRequest(SEVEN), TransferRequest(1), Release(1), EndTransfer(2)), sizes_with(pool_avail=-1), "C1"),
     ((AddRequest(SEVEN), TransferRequest(1), EndTransfer(2), EndTransfer(2)), answer(Done()), "C1"),
     ((AddRequest((1, 2)), Pause(1), Pause(1)), answer(Done()), "X1"),
