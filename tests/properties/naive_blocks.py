@@ -137,11 +137,13 @@ class NaiveBlocks(Model):
         }
         self.first_books: BlockBooks | None = None
         self.was_reset = False
+        self.begun: set[int] = set()  # steps that began transfers
         self.start()
 
     def start(self) -> None:
         """Make everything new (C9)."""
         self.refs = dict.fromkeys(range(self.count), 0)
+        self.transfers: dict[int, list[int]] = {}  # the blocks of each that is under way
         self.stamp = dict.fromkeys(range(self.count), 0)
         self.hash_of: dict[int, int] = {}
         self.parent_of: dict[int, int | None] = {}
@@ -267,9 +269,38 @@ class NaiveBlocks(Model):
     def on_release_blocks(self, operation: ops.ReleaseBlocks, result: Result) -> None:
         """Count references out, and demand that the observer learns what went (C1)."""
         blocks = self.numbers(operation.blocks)
-        if any(not self.is_used(block) or blocks.count(block) > self.refs[block] for block in blocks):
+        lent = [block for held in self.transfers.values() for block in held]
+        if any(
+            not self.is_used(block) or blocks.count(block) > self.refs[block] - lent.count(block)
+            for block in blocks
+        ):
             expect(result, Failed("OwnershipError"))
             return
+        self.let_go_of(blocks, result)
+
+    def on_begin_transfer(self, operation: ops.BeginTransfer, result: Result) -> None:
+        """Count a reference of the transfer in (C1)."""
+        blocks = [*dict.fromkeys(self.numbers(operation.memory))]
+        if not all(map(self.is_used, blocks)):
+            expect(result, Failed("OwnershipError"))
+            return
+        expect(result, Done())
+        self.begun |= {self.step}
+        self.transfers[self.step] = blocks
+        for block in blocks:
+            self.refs[block] += 1
+
+    def on_end_transfer(self, operation: ops.EndTransfer, result: Result) -> None:
+        """Count the references of the transfer out (C1)."""
+        if operation.transfer not in self.begun:
+            raise Silent("a step that began no transfer")
+        if operation.transfer not in self.transfers:
+            expect(result, Failed("OwnershipError"))
+            return
+        self.let_go_of(self.transfers.pop(operation.transfer), result)
+
+    def let_go_of(self, blocks: list[int], result: Result) -> None:
+        """Count references out, and demand that the observer learns what went (C1)."""
         for block in blocks:
             self.refs[block] -= 1
         hashes, gone = dict(self.hash_of), set[int]()

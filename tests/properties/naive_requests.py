@@ -113,10 +113,12 @@ class NaiveRequests(Model):
         # C2 and C6 to C8 are claimed with `mamba`: what others tell of slots is held against nobody.
         self.keeps_states = self.layers > 0 and self.slots > 0
         self.added: set[int] = set()
+        self.begun: set[int] = set()  # steps that began transfers
         self.start()
 
     def start(self) -> None:
         """Make everything new (C9)."""
+        self.transfers: dict[int, list[int]] = {}  # the blocks of each that is under way
         self.requests: dict[int, Request] = {}
         self.hash_of: dict[int, int] = {}
         self.parent_of: dict[int, int | None] = {}
@@ -131,12 +133,12 @@ class NaiveRequests(Model):
 
     def references(self, block: int) -> int:
         """Count the requests that have a block."""
-        return sum(block in request.table for request in self.requests.values())
+        holders = [*self.transfers.values(), *(request.table for request in self.requests.values())]
+        return sum(block in table for table in holders)
 
     def idle(self) -> list[int]:
         """Return the blocks without references."""
-        held = {block for request in self.requests.values() for block in request.table}
-        return [block for block in range(self.dummy) if block not in held]
+        return [block for block in range(self.dummy) if not self.references(block)]
 
     def free(self) -> list[int]:
         """Return the blocks without references and hash."""
@@ -383,7 +385,31 @@ class NaiveRequests(Model):
             expect(result, Failed("UsageError"))
             return
         expect(result, Done())
-        table = self.requests.pop(operation.request).table
+        self.let_go_of(self.requests.pop(operation.request).table)
+
+    def on_transfer_request(self, operation: ops.TransferRequest, result: Result) -> None:
+        """Let a transfer have the blocks of a request, too (C1)."""
+        if operation.request not in self.added:
+            raise Silent("a step that added no request")
+        if operation.request not in self.requests:
+            expect(result, Failed("UsageError"))
+            return
+        expect(result, Done())
+        self.begun |= {self.step}
+        self.transfers[self.step] = [*self.requests[operation.request].table]
+
+    def on_end_transfer(self, operation: ops.EndTransfer, result: Result) -> None:
+        """Demand that what the transfer alone has comes back (C1)."""
+        if operation.transfer not in self.begun:
+            raise Silent("a step that began no transfer")
+        if operation.transfer not in self.transfers:
+            expect(result, Failed("OwnershipError"))
+            return
+        expect(result, Done())
+        self.let_go_of(self.transfers.pop(operation.transfer))
+
+    def let_go_of(self, table: list[int]) -> None:
+        """Demand what becomes of blocks that one holder less has."""
         zero = [block for block in table if not self.references(block)]
         self.let_go.update(dict.fromkeys(zero, self.step))
         gone = [block for block in zero if block not in self.hash_of or self.config["policy"] == "ref_zero"]

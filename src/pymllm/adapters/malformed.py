@@ -239,6 +239,7 @@ MALFORMED_BLOCKS: Final[Calls] = {
     ("alloc_blocks", "a bool count"): lambda it: it.pool.allocate_memory_blocks(True),
     **_of_ids("retain_blocks", "retain_memory_blocks", _pool),
     **_of_ids("release_blocks", "release_memory_blocks", _pool),
+    **_of_ids("begin_transfer", "begin_transfer", _pool),
     **_of_ids("stamp_blocks", "update_timestamps", _pool),
     ("register_blocks", "float ids"): lambda it: it.pool.register_kv_block_hashes([0.0], [1]),
     ("register_blocks", "a float hash"): lambda it: it.pool.register_kv_block_hashes([0], [1.0]),

@@ -97,6 +97,7 @@ class Blocks(OwnPool):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self._in_hand: set[int] = set()
+        self._transfers: dict[int, int] = {}
         self._armed: ops.Fault | None = None
         self._fault: ops.Fault | None = None
         self._calls = 0
@@ -136,7 +137,8 @@ class Blocks(OwnPool):
     def claim(self) -> frozenset[str]:
         """Return what both can do; ``mamba`` where there are slots."""
         common = {"pool", "forms", "refusals", "callbacks", "faults", "inspect", "exact_lru"} | {
-            "capacity_errors"
+            "capacity_errors",
+            "transfers",
         }
         return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
 
@@ -188,6 +190,8 @@ class Blocks(OwnPool):
             lambda: self.pool.allocate_memory_blocks(0),
             lambda: self.pool.retain_memory_blocks([]),
             lambda: self.pool.release_memory_blocks([]),
+            lambda: self.pool.begin_transfer([]),
+            lambda: self.pool.end_transfer(0),
             lambda: self.pool.register_kv_block_hashes([], []),
             lambda: self.pool.update_timestamps([]),
             lambda: self.pool.reset(),
@@ -225,6 +229,17 @@ class Blocks(OwnPool):
     def do_release_blocks(self, step: int, operation: ops.ReleaseBlocks) -> out.Done:
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.release_memory_blocks(blocks)
+        return out.Done()
+
+    def do_begin_transfer(self, step: int, operation: ops.BeginTransfer) -> out.Done:
+        with self._handed(operation.memory, "list") as blocks:
+            self._transfers[step] = self.pool.begin_transfer(blocks)
+        return out.Done()
+
+    def do_end_transfer(self, step: int, operation: ops.EndTransfer) -> out.Done:
+        if operation.transfer not in self._transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        self.pool.end_transfer(self._transfers[operation.transfer])
         return out.Done()
 
     def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Done:

@@ -105,6 +105,7 @@ class Requests(BaseAdapter):
         self.forward = ExactForward(self.context)
         self.calls = FailingCalls(self.context)
         self._requests: dict[int, Prompted] = {}
+        self._transfers: dict[int, int] = {}
         self._runs: tuple[out.RequestRun, ...] = ()
         self._is_touched = True
         self._observe()
@@ -149,7 +150,8 @@ class Requests(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
         has_states = self.number("layers") and self.number("mamba_slots")
-        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve", "truncate"}
+        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect"}
+        claimed |= {"reserve", "truncate", "transfers"}
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:
@@ -215,6 +217,16 @@ class Requests(BaseAdapter):
 
     def do_release(self, step: int, operation: ops.Release) -> out.Result:
         self.context.release(self._find(operation.request))
+        return out.Done()
+
+    def do_transfer_request(self, step: int, operation: ops.TransferRequest) -> out.Result:
+        self._transfers[step] = self.context.begin_transfer(self._find(operation.request))
+        return out.Done()
+
+    def do_end_transfer(self, step: int, operation: ops.EndTransfer) -> out.Result:
+        if operation.transfer not in self._transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        self.context.end_transfer(self._transfers[operation.transfer])
         return out.Done()
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed import Calls
 from pymllm.adapters.own_pools import OwnPool
-from pymllm.errors import InvariantViolation
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, NoRoom, Slots
@@ -75,10 +75,12 @@ class TokenSlots(OwnPool):
     MALFORMED: ClassVar[Calls] = {
         **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),
         **_spoiled("free", lambda pool, wrong: pool.free(wrong), _WRONG_INDICES),
+        **_spoiled("begin_transfer", lambda pool, wrong: pool.begin_transfer(wrong), _WRONG_INDICES),
     }
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
+        self._transfers: dict[int, int] = {}
         self._around = torch.arange(
             -_OUTSIDE, self.pool.size + self.pool.page_size + _OUTSIDE, device=self.device
         )
@@ -104,7 +106,7 @@ class TokenSlots(OwnPool):
         """Claim everything, but no order without sorting and no refusals without checks."""
         switches = {"sorted": "need_sort", "refusals": "check_ownership"}
         on = {claim for claim, key in switches.items() if self.config.get(key, True)}
-        return frozenset({"pool", "forms", "merges", "groups", "group_errors", *on})
+        return frozenset({"pool", "forms", "merges", "groups", "group_errors", "transfers", *on})
 
     def sizes(self) -> dict[str, int]:
         return {"available_size": self.pool.available_size()}
@@ -147,6 +149,16 @@ class TokenSlots(OwnPool):
 
     def do_end_group(self, step: int, operation: ops.EndGroup) -> Done:
         self.pool.free_group_end()
+        return Done()
+
+    def do_begin_transfer(self, step: int, operation: ops.BeginTransfer) -> Done:
+        self._transfers[step] = self.pool.begin_transfer(self._indices(operation.memory))
+        return Done()
+
+    def do_end_transfer(self, step: int, operation: ops.EndTransfer) -> Done:
+        if operation.transfer not in self._transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        self.pool.end_transfer(self._transfers[operation.transfer])
         return Done()
 
     def do_clear(self, step: int, operation: ops.Clear) -> Done:

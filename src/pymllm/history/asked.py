@@ -13,10 +13,16 @@ from pymllm.history.operations import OPERATIONS_OF, Fault, FindBlocks, Insert, 
 from pymllm.text_file import cut
 
 _HALVES = "free_swa move_swa read_halves"
+_TRANSFERS = "begin_transfer end_transfer"
 _LIVE = "store_state write_live save_live restore_live read_states read_live"
 
 _NEEDS: dict[str, dict[str, str]] = {
-    "slots": {"swa": _HALVES, "merges": "merge", "groups": "begin_group end_group"},
+    "slots": {
+        "swa": _HALVES,
+        "merges": "merge",
+        "groups": "begin_group end_group",
+        "transfers": _TRANSFERS,
+    },
     "prefix": {
         "pool": "alloc free",
         "swa": _HALVES,
@@ -26,11 +32,17 @@ _NEEDS: dict[str, dict[str, str]] = {
         "faults": "fault",
     },
     "blocks": {
+        "transfers": _TRANSFERS,
         "mamba": f"alloc_slots evict_slots find_slots name_states drop_states {_LIVE}",
         "inspect": "inspect",
         "faults": "fault",
     },
-    "requests": {"inspect": "inspect", "faults": "fault", "truncate": "truncate"},
+    "requests": {
+        "inspect": "inspect",
+        "faults": "fault",
+        "truncate": "truncate",
+        "transfers": "transfer_request end_transfer",
+    },
     "index": {"inspect": "inspect rebuild"},
 }
 """By kind and claim: the operations that only who claims it is asked for."""

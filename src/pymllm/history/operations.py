@@ -508,6 +508,28 @@ class EndGroup(_Operation, frozen=True):
     """Carry out the frees since `BeginGroup` (A6)."""
 
 
+# -- transfers --
+class BeginTransfer(_Operation, frozen=True):
+    """Let something outside begin to read or write memory, until `EndTransfer` (A2, C1).
+
+    - ``memory``: Slots in the hands of callers, in whole pages, as in `Free`; or blocks that are not free.
+    """
+
+    memory: tuple[Span, ...]
+
+
+class TransferRequest(_Operation, frozen=True):
+    """Let something outside begin to read or write the blocks of a request, until `EndTransfer` (C1)."""
+
+    request: int
+
+
+class EndTransfer(_Operation, frozen=True):
+    """End the transfer that step ``transfer`` began: nothing outside touches its memory now (A2, A5, C1)."""
+
+    transfer: int
+
+
 # -- state operations --
 class AllocTrack(_Operation, frozen=True):
     """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
@@ -609,10 +631,14 @@ Operation = (
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Truncate | Release
     | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
+    | BeginTransfer | TransferRequest | EndTransfer
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
-    "slots": (Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
+    "slots": (
+        *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
+        *(BeginTransfer, EndTransfer),
+    ),
     "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
     "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
     "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),
@@ -626,10 +652,12 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         *(AllocSlots, EvictSlots, FindSlots, NameStates, DropStates),
         *(StoreState, WriteLive, SaveLive, RestoreLive, ReadLive),
         *(ReadStates, Inspect, Reset, Fault, Malformed),
+        *(BeginTransfer, EndTransfer),
     ),
     "requests": (
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Truncate, Release),
         *(Reset, Inspect, Fault, Malformed),
+        *(TransferRequest, EndTransfer),
     ),
     "index": (
         *(StoreBlocks, RemoveBlocks, ClearWorker, DropWorker, FindBlocks, Rebuild),

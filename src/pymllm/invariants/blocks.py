@@ -25,6 +25,7 @@ def check_kv_block_allocator(allocator: KVBlockAllocator) -> None:
     """
     check_subject(allocator, KVBlockAllocator)
     _check_places(allocator)
+    _check_transfers(allocator)
     _check_hashes(allocator)
     _check_family(allocator)
     _check_activity(allocator)
@@ -55,6 +56,15 @@ def _check_places(allocator: KVBlockAllocator) -> None:
         cached = np.flatnonzero((refs == 0) & (hashes != _NONE)).tolist()
         _check(not cached, "C1", f"under REF_ZERO blocks {cached} are cached without a reference")
     _check(allocator.enable_prefix_caching or hashes.max() == _NONE, "C1", "a block is registered")
+
+
+def _check_transfers(allocator: KVBlockAllocator) -> None:
+    """Check that each block has as many references of transfers as there are transfers of it."""
+    counts = np.zeros(allocator.pool_size, np.int32)
+    for blocks in allocator._under_way.values():
+        counts[blocks] += 1
+    wrong = np.flatnonzero((counts != allocator._transfers) | (counts > allocator._ref_counts)).tolist()
+    _check(not wrong, "C1", f"blocks {wrong} are in {counts[wrong]} transfers, which are not all counted")
 
 
 def _check_hashes(allocator: KVBlockAllocator) -> None:
@@ -244,14 +254,14 @@ def _region_of(live: LiveRequest) -> Region:
 
 
 def _check_references(context: DynamicInferenceContext) -> None:
-    """Check that each block is referenced as often as requests have it."""
-    counts = np.zeros(context.kv_block_allocator.pool_size, np.int32)
+    """Check that each block is referenced as often as requests and transfers have it."""
+    counts = context.kv_block_allocator._transfers.copy()
     for live in context._rows:
         _check(len(set(live.blocks)) == len(live.blocks), "E2", f"row {live.row} has a block twice")
         counts[live.blocks] += 1
     found = context.kv_block_allocator.block_ref_counts.numpy()
     wrong = np.flatnonzero(counts != found).tolist()
-    _check(not wrong, "E3", f"blocks {wrong} are referenced {found[wrong]} times, in {counts[wrong]} rows")
+    _check(not wrong, "E3", f"blocks {wrong} are referenced {found[wrong]} times, by {counts[wrong]}")
 
 
 def _check_stamps(context: DynamicInferenceContext) -> None:

@@ -35,7 +35,7 @@ def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
     raise TypeError(f"there is no walk for a {type(store).__name__}")
 
 
-def some_repeated(pages: NDArray[np.int32]) -> list[int]:
+def some_repeated(pages: NDArray[np.integer]) -> list[int]:
     """Return the first few pages that are listed more than once, for a message."""
     values, counts = np.unique(pages, return_counts=True)
     return [int(page) for page in values[counts > 1][:8]]
@@ -53,10 +53,11 @@ def _check_host_store(store: HostSlotStore) -> NDArray[np.bool_]:
     known = old_count + young_count + pending_count + held_count
     if known != store.pages or state.min() < 0:
         fail("A2", f"{known} of {store.pages} pages are free, pending or handed out")
-    _check_counters(store, int(old_count + young_count), int(pending_count))
+    parked = _parked_pages(store)
+    _check_counters(store, int(old_count + young_count), int(pending_count) - parked.size)
     if store._young_pages != young_count:
         fail("A4", f"{young_count} pages were freed since the last merge, counted {store._young_pages}")
-    listed = np.sort(np.concatenate([np.empty(0, np.int64), *store._pending]))
+    listed = np.sort(np.concatenate([parked, *store._pending]))
     if not np.array_equal(listed, np.flatnonzero(pending)):
         fail("A2", f"pages {listed[:8]} are listed as pending, {np.flatnonzero(pending)[:8]} are marked so")
     _check_search(store, old, young)
@@ -88,10 +89,25 @@ def _check_queue_store(store: HostQueueStore) -> NDArray[np.bool_]:
         fail("A2", f"{store.free_pages} free pages from place {store._first} on, in a ring of {store.pages}")
     pending = np.concatenate([np.empty(0, np.int32), *(one.astype(np.int32) for one in store._pending)])
     _check_counters(store, store.free_pages, pending.size)
-    return _held_beside(store, store._in_ring(store._first, store.free_pages), pending)
+    return _held_beside(store, store._in_ring(store._first, store.free_pages), pending, _parked_pages(store))
 
 
-def _held_beside(store: SlotStore, *lists: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _parked_pages(store: SlotStore) -> NDArray[np.int64]:
+    """Return the pages that wait for a transfer; refuse one that no transfer holds, and a wrong count."""
+    holds = store._holds
+    if holds is None:
+        parked = np.empty(0, np.int64)
+    else:
+        parked = np.flatnonzero(holds.is_parked)
+        free = parked[holds.transfers[parked] < 1]
+        if free.size or holds.transfers.min() < 0:
+            fail("A2", f"pages {free[:8]} wait for a transfer, and none holds them")
+    if store.unparked_pages != store.pages - parked.size:
+        fail("A2", f"{parked.size} pages wait for a transfer, counted {store.pages - store.unparked_pages}")
+    return parked
+
+
+def _held_beside(store: SlotStore, *lists: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which pages no list has; refuse one that is none, or is listed twice."""
     listed = np.concatenate(lists)
     outside = listed[(listed < 1) | (listed > store.pages)]
@@ -120,7 +136,8 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
         fail("A2", f"pages {behind[:8]} are listed behind those that are handed out next")
     if unread.size:
         unread = np.unique(unread[unread != 0])
-    held = _held_beside(store, main, released, pending, unread)
+    parked = _parked_pages(store)
+    held = _held_beside(store, main, released, pending, unread, parked)
     counted = store._free_sure + late[Whereabouts.MAIN] + late[Whereabouts.RELEASED]
     _compare(store, main.size + released.size, counted, "free")
     _compare(store, pending.size, store._pending_sure + late[Whereabouts.PENDING], "pending")
@@ -129,11 +146,11 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     if store.need_sort and not (main[1:] > main[:-1]).all():
         fail("A4", "the pages to hand out next are not in ascending order")
     if store.check_ownership:
-        _check_labels(store, held, pending)
+        _check_labels(store, held, np.concatenate((pending, parked)))
     return held
 
 
-def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDArray[np.int32]) -> None:
+def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDArray[np.integer]) -> None:
     """Compare the labels that ownership checks read with the lists."""
     labels = np.full(store.pages + 2, device_store._FREE, np.uint8)
     labels[:-1][held] = device_store._HELD

@@ -115,15 +115,15 @@ class BlockActs(PoolMachine):
     @act("held", start=PICK, count=(1, 4), times=(1, 3), form=FORM, weight=3)
     def release(self, start: int, count: int, times: int, form: int) -> None:
         """Give back some references, several of a block where there are several."""
-        refs = self.model.blocks.refs
-        blocks = [block for block in pick(self.held, start, count) for _ in range(min(times, refs[block]))]
+        refs = self.model.blocks.callers_refs
+        blocks = [block for block in pick(self.held, start, count) for _ in range(min(times, refs(block)))]
         self.ask(ops.ReleaseBlocks(self.names(blocks), _FORMS[form]))
 
     @act("held", but=(0, 3))
     def release_all(self, but: int) -> None:
         """Give every reference to all blocks back but for a few."""
-        refs = self.model.blocks.refs
-        blocks = [block for block in self.held[but:] for _ in range(refs[block])]
+        refs = self.model.blocks.callers_refs
+        blocks = [block for block in self.held[but:] for _ in range(refs(block))]
         self.ask(ops.ReleaseBlocks(self.names(blocks)))
 
     @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=2)
@@ -197,8 +197,68 @@ class BlockActs(PoolMachine):
             self.do(ops.AllocBlocks(max(1, self._room - room)))
         elif blocks.held:
             (block,) = pick(blocks.held, start, 1)
-            self.do(ops.ReleaseBlocks(self.names([block] * blocks.refs[block])))
+            if times := blocks.callers_refs(block):
+                self.do(ops.ReleaseBlocks(self.names([block] * times)))
+            else:
+                self.do(ops.EndTransfer(next(it for it, of in self.model.transfers.items() if block in of)))
         self.observe()
+
+    # -- transfers -----------------------------------------------------------------------------------------
+    @property
+    def can_transfer(self) -> bool:
+        """Whether a transfer can begin."""
+        return "transfers" in self.capabilities and bool(self.occupied)
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether a transfer is under way."""
+        return bool(self.model.transfers)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a transfer is over, and a second end is refused."""
+        return self.can_refuse and bool(self.model.ended)
+
+    @act("can_transfer", start=PICK, count=(1, 4), twice=(0, 1), weight=2)
+    def begin_transfer(self, start: int, count: int, twice: int) -> None:
+        """Let something outside read or write some blocks, cached ones too."""
+        blocks = pick(self.occupied, start, count)
+        self.ask(ops.BeginTransfer(self.names(blocks + blocks[:twice])))
+
+    @act("has_transfers", which=PICK, weight=2)
+    def end_transfer(self, which: int) -> None:
+        """End a transfer, whoever has its blocks."""
+        self.ask(ops.EndTransfer(self._transfer(which)))
+
+    @act("has_transfers", which=PICK, then=(0, 2), weight=2)
+    def abort(self, which: int, then: int) -> None:
+        """Give up all references to the blocks of a transfer, take all others, and perhaps end it."""
+        transfer, refs = self._transfer(which), self.model.blocks.callers_refs
+        blocks = [block for block in self.model.transfers[transfer] for _ in range(refs(block))]
+        self.ask(ops.ReleaseBlocks(self.names(blocks)))
+        if then == 2:
+            self.ask(ops.AllocBlocks(self._room))
+            self.ask(ops.AllocBlocks(1))
+        if then:
+            self.ask(ops.EndTransfer(transfer))
+
+    @act("can_transfer", often=(0, 3))
+    def transfer_all(self, often: int) -> None:
+        """Let every block be under transfer, perhaps, and give all of them up."""
+        if not often:
+            self.do(ops.AllocBlocks(self._room))
+            self.do(ops.BeginTransfer(self.names(self.occupied)))
+            self.release_all(but=0)
+            self.ask(ops.AllocBlocks(1))
+
+    @act("has_ended", which=PICK)
+    def end_again(self, which: int) -> None:
+        """End a transfer that is over."""
+        ended = [*self.model.ended]
+        self.ask(ops.EndTransfer(ended[which % len(ended)]))
+
+    def _transfer(self, which: int) -> int:
+        return [*self.model.transfers][which % len(self.model.transfers)]
 
     # -- misuse --------------------------------------------------------------------------------------------
     def bad_block(self, which: int) -> int | None:
@@ -208,7 +268,7 @@ class BlockActs(PoolMachine):
             return min(blocks.free, default=None)
         return blocks.usable if which == 1 else (-1, blocks.usable + 1)[len(blocks.free) % 2]
 
-    @act("can_refuse", start=PICK, count=(0, 3), which=(0, 2), call=(0, 2))
+    @act("can_refuse", start=PICK, count=(0, 3), which=(0, 2), call=(0, 3))
     def name_nobodys(self, start: int, count: int, which: int, call: int) -> None:
         """Name one block that has no owner after blocks that are held."""
         bad = self.bad_block(which)
@@ -218,6 +278,9 @@ class BlockActs(PoolMachine):
         total = sum(span.stop - span.start for span in names)
         if call == 2:
             self.do(ops.RegisterBlocks(names, tuple(range(90, 90 + total)), (0,) * total))
+        elif call == 3:
+            if "transfers" in self.capabilities:
+                self.do(ops.BeginTransfer(names))
         else:
             self.do((ops.RetainBlocks, ops.ReleaseBlocks)[call](names))
         self.observe()
@@ -228,8 +291,9 @@ class BlockActs(PoolMachine):
         blocks = pick(self.occupied, start, count)
         if blocks:
             last = blocks[-1]
-            good = [block for block in blocks[:-1] if self.model.blocks.refs[block]]
-            self.ask(ops.ReleaseBlocks(self.names([*good, *[last] * (self.model.blocks.refs[last] + 1)])))
+            refs = self.model.blocks.callers_refs
+            good = [block for block in blocks[:-1] if refs(block)]
+            self.ask(ops.ReleaseBlocks(self.names([*good, *[last] * (refs(last) + 1)])))
 
     @act("can_refuse", start=PICK, count=(1, 3), twist=(0, 4))
     def register_badly(self, start: int, count: int, twist: int) -> None:

@@ -328,6 +328,42 @@ class RequestMachine(PoolMachine):
         """Let a request go, wherever it stands."""
         self.ask(ops.Release(self._picked(pick).step))
 
+    # -- transfers -----------------------------------------------------------------------------------------
+    @property
+    def can_transfer(self) -> bool:
+        """Whether a transfer can begin."""
+        return "transfers" in self.capabilities and self.has_requests
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether a transfer is under way."""
+        return bool(self.model.transfers)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a transfer is over, and a second end is refused."""
+        return self.can_refuse and bool(self.model.ended)
+
+    @act(weight=2, needs="can_transfer", pick=_PICK, leaves=(0, 2))
+    def transfer(self, pick: int, leaves: int) -> None:
+        """Let something outside read or write the blocks of a request, which may leave at once."""
+        request = self._picked(pick)
+        self.ask(ops.TransferRequest(request.step))
+        if not leaves:
+            self.ask(ops.Release(request.step))
+
+    @act(weight=2, needs="has_transfers", pick=_PICK)
+    def end_transfer(self, pick: int) -> None:
+        """End a transfer, be its request there or not."""
+        transfers = [*self.model.transfers]
+        self.ask(ops.EndTransfer(transfers[pick % len(transfers)]))
+
+    @act(needs="has_ended", pick=_PICK)
+    def end_again(self, pick: int) -> None:
+        """End a transfer that is over."""
+        ended = [*self.model.ended]
+        self.ask(ops.EndTransfer(ended[pick % len(ended)]))
+
     @act(rare=(0, 7))
     def reset(self, rare: int) -> None:
         """Empty everything, now and then."""
@@ -410,5 +446,7 @@ class RequestMachine(PoolMachine):
         """Let every request go: the pool has everything again; now and then run parts of it all once more."""
         for step in [*self.model.served]:
             self.do(ops.Release(step))
+        for transfer in [*self.model.transfers]:
+            self.do(ops.EndTransfer(transfer))
         self.observe()
         super().end()

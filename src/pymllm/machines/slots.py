@@ -31,7 +31,7 @@ class SlotMachine(PoolMachine):
     MALFORMED = malformed_calls(
         alloc=("negative size", "float size", "bool size"),
         **dict.fromkeys(
-            ("free", "free_swa", "move_swa", "read_halves"),
+            ("free", "free_swa", "move_swa", "read_halves", "begin_transfer"),
             ("float indices", "bool indices", "bfloat16 indices", "a list", "None"),
         ),
     )
@@ -46,6 +46,8 @@ class SlotMachine(PoolMachine):
         self.is_group_strict = "group_errors" in model.claims
         self.windowed = model.window_pool is not None
         self.checked_window = self.can_refuse and self.windowed
+        self.transferring = "transfers" in model.claims
+        self.checked_transfers = self.can_refuse and self.transferring
         fits_byte = (model.full.pages + 1) * self.page_size <= 256
         self._forms = FORMS if fits_byte else FORMS[:-2]
 
@@ -53,6 +55,8 @@ class SlotMachine(PoolMachine):
         """Empty the pool, give everything back and empty it again: what is free shows when it is taken."""
         if self.model.full.group_open:
             self.do(ops.EndGroup())
+        for transfer in [*self.model.transfers]:
+            self.do(ops.EndTransfer(transfer))
         for _ in range(2):
             while self.model.pool.free_count:
                 self.alloc_all(but=0)
@@ -70,6 +74,16 @@ class SlotMachine(PoolMachine):
     def can_end_group(self) -> bool:
         """Whether a group can be closed, or that would be refused."""
         return self.grouped and (self.is_group_strict or self.model.full.group_open)
+
+    @property
+    def can_transfer(self) -> bool:
+        """Whether a transfer can begin."""
+        return self.transferring and self.has_held
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether a transfer is under way."""
+        return bool(self.model.transfers)
 
     @property
     def held(self) -> list[int]:
@@ -136,9 +150,12 @@ class SlotMachine(PoolMachine):
 
     @act(often=(0, 3))
     def clear(self, often: int) -> None:
-        """Clear, one time in four: what is left behaves like a new allocator (X7)."""
+        """Clear, one time in four: what is left behaves like a new allocator (X7), where no transfer ends."""
         if not often:
+            under_way = [*self.model.transfers]
             self.do(ops.Clear())
+            if under_way and self.can_refuse:
+                self.do(ops.EndTransfer(under_way[0]))
 
     @act("has_alive", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=2)
     def free_swa(self, start: int, count: int, naming: int, form: int) -> None:
@@ -165,8 +182,54 @@ class SlotMachine(PoolMachine):
         everything = Span(0, 0, (self.model.full.pages + 1) * self.page_size)
         self.do(ops.ReadHalves(self._spans(held) if count else (everything,)))
 
+    # -- transfers -----------------------------------------------------------------------------------------
+    @act("can_transfer", start=PICK, count=(1, 5), naming=(0, 4), weight=2)
+    def begin_transfer(self, start: int, count: int, naming: int) -> None:
+        """Let something outside read or write some pages that are held."""
+        self.do(ops.BeginTransfer(self._spans(pick(self.held, start, count), naming)))
+
+    @act("has_transfers", which=PICK, weight=2)
+    def end_transfer(self, which: int) -> None:
+        """End a transfer, whoever has its pages now."""
+        self.do(ops.EndTransfer(self._transfer(which)))
+
+    @act("has_transfers", which=PICK, then=(0, 3), weight=2)
+    def abort(self, which: int, then: int) -> None:
+        """Free all that is left of a transfer; let it end at once, or when everything else is taken."""
+        transfer = self._transfer(which)
+        pages = self.model.transfers[transfer].pages
+        self.do(ops.Free(self._spans([page for page in pages if page in self.model.full.held])))
+        if then == 1:
+            self.alloc_all(but=0)
+            self.do(ops.Alloc(1))
+        if then:
+            self.do(ops.EndTransfer(transfer))
+        if then == 2:
+            self.alloc_all(but=0)
+
+    @act("can_transfer", often=(0, 2))
+    def transfer_all(self, often: int) -> None:
+        """Let all pages be under transfer, perhaps, and free them: none is left to be handed out."""
+        if not often:
+            self.alloc_all(but=0)
+            self.do(ops.BeginTransfer(self._spans(self.held)))
+            self.do(ops.Free(self._spans(self.held)))
+            self.do(ops.Alloc(1))
+
+    def _transfer(self, which: int) -> int:
+        """Return the step that began a transfer which is under way."""
+        return [*self.model.transfers][which % len(self.model.transfers)]
+
     # -- misuse, where it is refused -----------------------------------------------------------------------
-    @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 5), then=(0, 2))
+    @act("checked_transfers", start=PICK, count=(0, 3), place=PICK, fault=(0, 6))
+    def begin_transfer_wrong(self, start: int, count: int, place: int, fault: int) -> None:
+        """Begin a transfer of one wrong slot among held slots, or end one that is over."""
+        if fault < 6:
+            self._spoil(ops.BeginTransfer, self._slots_of(pick(self.held, start, count)), place, fault)
+        elif ended := [*self.model.ended]:
+            self.do(ops.EndTransfer(ended[place % len(ended)]))
+
+    @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 6), then=(0, 2))
     def free_wrong(self, start: int, count: int, place: int, fault: int, then: int) -> None:
         """Free one wrong slot among held slots: the whole call is refused (X1, A5)."""
         good = self._slots_of(pick(self.held, start, count))
@@ -215,7 +278,11 @@ class SlotMachine(PoolMachine):
             self.do(ops.Alloc(min(pages, self.model.pool.free_count) * self.page_size))
 
     def _spoil(
-        self, operation: type[ops.Free | ops.FreeSWA], good: list[int], place: int, fault: int
+        self,
+        operation: type[ops.Free | ops.FreeSWA | ops.BeginTransfer],
+        good: list[int],
+        place: int,
+        fault: int,
     ) -> None:
         bad = self._bad_slot(fault, good)
         if bad is not None:
@@ -233,6 +300,7 @@ class SlotMachine(PoolMachine):
             [(full.pages + 1) * size],
             [-1],
             good[:1] if size == 1 else [],
+            [page * size for page in sorted(full.parked)[:1]],
         )[fault]
         return candidates[0] if candidates else None
 

@@ -52,9 +52,10 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk Truncate": (out.RequestView,),
     ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
     (
-        "BeginGroup Clear ClearWorker DropStates DropWorker EndGroup Fault Free FreeRow FreeSWA FreeTrack "
+        "BeginGroup BeginTransfer Clear ClearWorker DropStates DropWorker EndGroup EndTransfer Fault Free "
+        "FreeRow FreeSWA FreeTrack "
         "Merge NameStates Pause Rebuild RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks "
-        "SaveLive SetClock StampBlocks StoreState Unlock WriteLive"
+        "SaveLive SetClock StampBlocks StoreState TransferRequest Unlock WriteLive"
     ): (out.Done,),
     "Evict": (out.Evicted,),
     "FindBlocks": (out.Leading,),
@@ -116,7 +117,9 @@ def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Alloc(page),
         ops.ReadHalves((Span(1, 0, page),)),
         ops.FreeSWA((Span(1, 0, page),)),
+        ops.BeginTransfer((Span(1, 0, page),)),
         ops.Free((Span(1, 0, page),)),
+        ops.EndTransfer(4),
         ops.Merge(),
         ops.BeginGroup(),
         ops.EndGroup(),
@@ -177,6 +180,8 @@ def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Fault("callback"),
         ops.RetainBlocks(both),
         ops.ReleaseBlocks(both),
+        ops.BeginTransfer(both),
+        ops.EndTransfer(21),
         ops.Reset(),
     ]
 
@@ -191,7 +196,9 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Inspect(),
         ops.Truncate(1, len(prompt), 2),
         ops.Fault("forward", 99),
+        ops.TransferRequest(1),
         ops.Release(1),
+        ops.EndTransfer(7),
         ops.Reset(),
     ]
 

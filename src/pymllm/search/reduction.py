@@ -28,6 +28,8 @@ REFERENCES: dict[type, tuple[str, ...]] = {
     ops.Resume: ("request",),
     ops.Truncate: ("request",),
     ops.Release: ("request",),
+    ops.TransferRequest: ("request",),
+    ops.EndTransfer: ("transfer",),
 }
 """Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.
 

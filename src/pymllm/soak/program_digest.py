@@ -39,6 +39,7 @@ _ALIKE: tuple[tuple[tuple[type, ...], dict[str, _Kind]], ...] = (
     ((ops.AddRequest,), {"tokens": _TOKEN}),
     ((ops.RunStep,), {"next_tokens": _TOKEN}),
     ((ops.Free, ops.FreeSWA, ops.ReadHalves, ops.WriteKV), {"slots": _SLOT}),
+    ((ops.BeginTransfer,), {"memory": _SLOT}),
     ((ops.MoveSWA, ops.MoveKV), {"source": _SLOT, "target": _SLOT}),
     ((ops.Insert,), {"slots": _SLOT, "state": _STATE}),
     ((ops.FreeRow, ops.WriteRow), {"row": _ROW}),

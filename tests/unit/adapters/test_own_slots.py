@@ -97,7 +97,8 @@ def test_what_cannot_be_asked_is_not_supported(operation: ops.Operation) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_capabilities_follow_the_configuration(kind: str) -> None:
     """Unsorted pools claim no order, unchecked ones no refusals."""
-    always = {"pool", "forms", "merges", "groups", "group_errors"} | ({"swa"} if kind == "swa" else set())
+    always = {"pool", "forms", "merges", "groups", "group_errors", "transfers"}
+    always |= {"swa"} if kind == "swa" else set()
     assert make(kind).capabilities == always | {"sorted", "refusals"}
     assert make(kind, need_sort=False, check_ownership=False).capabilities == always
 

@@ -29,6 +29,7 @@ def test_an_operation_names_steps_in_three_ways() -> None:
         ("slots", ops.Alloc(1), (), ()),
         ("slots", ops.Merge(), (), ("merges",)),
         ("slots", ops.FreeSWA(()), (), ("swa",)),
+        ("slots", ops.EndTransfer(1), (), ("transfers",)),
         ("rows", ops.ReadRows(), (), ()),
         ("prefix", ops.Alloc(1), (), ("pool",)),
         ("prefix", ops.ReadStates(0), (), ("mamba",)),

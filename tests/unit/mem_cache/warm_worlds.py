@@ -32,7 +32,7 @@ SIZE = 64
 
 @dataclass
 class World:
-    """A subject with its pools, and its caller's slots, states, rows, nodes and boundary of a hold."""
+    """A subject with its pools; its caller's slots, transfers, states, rows, nodes and boundary of a hold."""
 
     page_size: int = 1
     cache: Any = None
@@ -40,6 +40,7 @@ class World:
     states: Any = None
     rows: Any = None
     mine: list[torch.Tensor] = field(default_factory=list)
+    transfers: list[int] = field(default_factory=list)
     my_states: list[int] = field(default_factory=list)
     my_rows: list[int] = field(default_factory=list)
     nodes: list[Any] = field(default_factory=list)
@@ -179,6 +180,24 @@ def make_halves_in_a_group(page_size: int, store: str) -> World:
     return warmed(make_swa_pool(page_size, store), page_size, True)
 
 
+def under_transfer(world: World) -> World:
+    """Put slots in hand under transfer, of which one page goes twice, and give one of them back."""
+    size, held = world.page_size, world.mine[0]
+    world.transfers.append(world.pool.begin_transfer(torch.cat([held, world.mine[1][2 * size :]])))
+    world.transfers.append(world.pool.begin_transfer(held[size:]))
+    world.pool.free(held[size:])
+    world.mine[0] = held[:size]
+    return world
+
+
+def make_tokens_under_transfer(page_size: int, store: str) -> World:
+    return under_transfer(make_tokens(page_size, store))
+
+
+def make_halves_under_transfer(page_size: int, store: str) -> World:
+    return under_transfer(make_halves(page_size, store))
+
+
 def make_rows(page_size: int, store: str) -> World:
     rows = ReqToTokenPool(6, 8, "cpu")
     world = World(rows=rows)
@@ -220,6 +239,8 @@ WORLDS: dict[str, Callable[[], World]] = {
     **dict(_everywhere(make_tokens_in_a_group)),
     **dict(_everywhere(make_halves)),
     **dict(_everywhere(make_halves_in_a_group)),
+    **dict(_everywhere(make_tokens_under_transfer)),
+    **dict(_everywhere(make_halves_under_transfer)),
     "rows": lambda: make_rows(1, ""),
     "track slots": lambda: make_track_slots(1, ""),
     "others": lambda: make_others(1, ""),
@@ -366,9 +387,20 @@ def _move_swa(world: World) -> None:
     world.pool.move_swa(world.mine[1][size : 2 * size], world.mine[0][:size])
 
 
+def _begin_transfer(world: World) -> None:
+    world.transfers.append(world.pool.begin_transfer(world.mine[1]))
+
+
+def _end_transfer(world: World) -> None:
+    if world.transfers:
+        world.pool.end_transfer(world.transfers[0])
+        world.transfers.pop(0)
+
+
 def _clear(world: World) -> None:
     world.pool.clear()
     world.mine.clear()
+    world.transfers.clear()
 
 
 _OF_POOLS: dict[str, Act] = {
@@ -382,6 +414,8 @@ _OF_POOLS: dict[str, Act] = {
     "ask": lambda world: world.pool.is_handed_out(world.mine[0]),
     "merge": lambda world: world.pool.merge_and_sort_free(),
     "group": _begin_or_end,
+    "begin a transfer": _begin_transfer,
+    "end a transfer": _end_transfer,
     "clear": _clear,
 }
 _OF_TOKENS = {**_OF_POOLS, "free pages": _free_pages}
@@ -515,7 +549,7 @@ def view_of(world: World) -> list[Any]:
         view.append((cache.swa_evictable_size(), cache.swa_protected_size()))
     if pool is not None:
         view.append(pool.is_handed_out(_all_slots(pool)).tolist())
-        view.append((pool.available_size(), _store_of(pool).group_open))
+        view.append((pool.available_size(), _store_of(pool).group_open, world.transfers[:]))
         if hasattr(pool, "free_swa"):
             view.append((pool.swa_available_size(), pool.translate_to_swa(_all_slots(pool)).tolist()))
     if world.states is not None:
@@ -545,11 +579,13 @@ def give_everything_back(world: World) -> None:
         pool.free_group_end()
     for slots in world.mine:
         pool.free(slots)
+    for transfer in world.transfers:
+        pool.end_transfer(transfer)
     for row in world.my_rows:
         world.rows.free(row)
     for slot in world.my_states:
         world.states.free_track_slot(slot)
-    for owned in (world.mine, world.my_rows, world.my_states):
+    for owned in (world.mine, world.transfers, world.my_rows, world.my_states):
         owned.clear()
     if cache is not None:
         cache.reset()

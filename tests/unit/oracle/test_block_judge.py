@@ -14,7 +14,9 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
+    BeginTransfer,
     DropStates,
+    EndTransfer,
     EvictSlots,
     Fault,
     FindSlots,
@@ -515,3 +517,46 @@ def test_of_equally_old_blocks_any_may_lose_its_slot(
     spoiled = answers(Slots((slots[slot],)))(last.outcome)  # type: ignore[arg-type]
     _, found = judge_steps(history.header, [*before, msgspec.structs.replace(last, outcome=spoiled)])
     assert (None if found is None else found[1].law) == law
+
+
+def test_transfers_reach_their_coverage_goals() -> None:
+    """C1: who has the blocks when a transfer begins, is under way and ends."""
+    begun: list[Operation] = [AllocBlocks(8), BeginTransfer((Span(1, 0, 8),))]
+    every = "every block is under transfer"
+    assert every in met_by(*begun)
+    assert "a block is in two transfers" in met_by(*begun, BeginTransfer((ONE,)))
+    assert "a transfer ends before its blocks are released" in met_by(*begun, EndTransfer(2))
+    given_up = [*begun, ReleaseBlocks((Span(1, 0, 8),))]
+    assert "blocks are released under transfer" in met_by(*given_up)
+    assert "an allocation fails for blocks under transfer" in met_by(*given_up, AllocBlocks(1))
+    assert "a transfer ends whose blocks nobody has" in met_by(*given_up, EndTransfer(2))
+    assert "a reset ends a transfer" in met_by(*given_up, Reset())
+    stolen = ReleaseBlocks((Span(1, 0, 1), Span(1, 0, 1)))
+    assert "a release takes no reference of a transfer" in met_by(*begun, stolen)
+    over = "the end of a transfer that is over is refused"
+    assert over in met_by(*begun, EndTransfer(2), EndTransfer(2))
+    assert over in met_by(*begun, Reset(), EndTransfer(2))
+
+
+def test_a_chain_under_transfer_is_spared() -> None:
+    """C1: a cached block under transfer, and what is cached above it, are not evicted."""
+    program: list[Operation] = [
+        AllocBlocks(8),
+        RegisterBlocks((Span(1, 0, 3),), (11, 22, 33), (0, 11, 0)),
+        ReleaseBlocks((Span(1, 0, 3),)),
+        BeginTransfer((Span(1, 1, 2),)),
+    ]
+    assert "a cached block is transferred" in met_by(*program)
+    assert "a chain of cached blocks is spared for a transfer" in met_by(*program, AllocBlocks(1))
+
+
+@pytest.mark.parametrize("operation", [BeginTransfer((ONE,)), EndTransfer(1)])
+def test_a_transfer_without_meaning_is_the_programs_fault(operation: Operation) -> None:
+    """X9: nobody claims it, or nothing was begun."""
+    history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), [AllocBlocks(1), SetClock(1)])
+    first, last = history.steps
+    claims = () if isinstance(operation, BeginTransfer) else ("transfers",)
+    kept = tuple(claim for claim in history.header.capabilities if claim != "transfers")
+    header = dataclasses.replace(history.header, capabilities=(*kept, *claims))
+    with pytest.raises(ProgramError, match=r"transfers are not claimed|step 1 began no transfer"):
+        judge_steps(header, [first, dataclasses.replace(last, operation=operation)])

@@ -23,6 +23,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import (
     AddRequest,
+    EndTransfer,
     Fault,
     Inspect,
     Malformed,
@@ -33,6 +34,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TransferRequest,
     Truncate,
 )
 from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, RequestView, Result
@@ -100,6 +102,24 @@ GOOD: list[tuple[Operation, ...]] = [
         RunStep(),
     ),
     (AddRequest((1,)), AddRequest((2,)), AddRequest((3,)), AddRequest((4,)), RunStep(), Inspect()),
+    (
+        *two_served(),
+        TransferRequest(4),
+        TransferRequest(4),
+        Release(4),
+        EndTransfer(6),
+        EndTransfer(6),
+        Inspect(),
+    ),
+    (
+        AddRequest(SEVEN),
+        TransferRequest(1),
+        Release(1),
+        TransferRequest(1),
+        Reset(),
+        EndTransfer(2),
+        Inspect(),
+    ),
     (AddRequest(LONG, 2), AddRequest(LONG[::-1]), AddRequest((9, 9, 9)), RunStep(), ScheduleChunk(1)),
     (AddRequest((1, 2)), Release(1), Pause(1), Resume(1), ScheduleChunk(1), Inspect()),
     (AddRequest(()), AddRequest((-1,)), AddRequest((2**32,)), AddRequest((1,) * 9), AddRequest((1,), 0)),
@@ -209,6 +229,10 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Pause(1)), tells(0), "C1"),
     ((AddRequest(SEVEN), Pause(1)), answer(Done()), "C1"),
     ((AddRequest(SEVEN), Pause(1)), sizes_with(pool_avail=1), "X4"),
+    ((AddRequest(SEVEN), TransferRequest(1)), sizes_with(pool_avail=1), "C1"),
+    ((AddRequest(SEVEN), TransferRequest(1), Release(1)), sizes_with(pool_avail=1), "E3"),
+    ((AddRequest(SEVEN), TransferRequest(1), Release(1), EndTransfer(2)), sizes_with(pool_avail=-1), "C1"),
+    ((AddRequest(SEVEN), TransferRequest(1), EndTransfer(2), EndTransfer(2)), answer(Done()), "C1"),
     ((AddRequest((1, 2)), Pause(1), Pause(1)), answer(Done()), "X1"),
     ((AddRequest((1, 2)), Pause(1), Resume(1)), tells(0), "C1"),
     ((AddRequest((1, 2)), Pause(1), Resume(1)), answer(Failed("UsageError")), "C1"),

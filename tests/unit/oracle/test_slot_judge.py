@@ -11,8 +11,10 @@ from pymllm.history.files import Header
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
+    BeginTransfer,
     Clear,
     EndGroup,
+    EndTransfer,
     Free,
     FreeSWA,
     Malformed,
@@ -31,7 +33,7 @@ from pymllm.oracle.models.slots import SlotModel
 # -- The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome --------
 
 
-EVERYTHING = "pool merges sorted groups group_errors refusals"
+EVERYTHING = "pool merges sorted groups group_errors refusals transfers"
 NOT_OWNED = Failed("OwnershipError")
 TWICE_OPEN = Failed("RuntimeError")
 
@@ -101,6 +103,9 @@ TOOK_ALL = (Alloc(4), slots(1, 2, 3, 4), 0)
 TOO_MUCH = (Alloc(9), NoRoom(), 3)
 GAVE_1 = (Free((Span(1, 0, 1),)), Done(), 4)
 OPENED = (BeginGroup(), Done(), 3)
+SENT_1 = (BeginTransfer((Span(1, 0, 1),)), Done(), 3)
+WAITS_1 = (GAVE_1[0], Done(), 3)
+ENDED_1 = (EndTransfer(2), Done(), 3)
 UNSORTED = "pool merges groups group_errors refusals"
 UNORDERED = "pool groups group_errors refusals"
 
@@ -139,6 +144,30 @@ TOKEN_CASES = {
     "a freed slot does not wait": Case("A4", (TOOK_1, GAVE_1), (Alloc(1), slots(2), 3), slots(1)),
     "a freed slot does not wait, unsorted": Case(
         "A4", (TOOK_1, GAVE_1), (Alloc(2), slots(4, 3), 2), slots(4, 1), claims=UNSORTED
+    ),
+    "a slot under transfer is free": Case("A2", (TOOK_1, SENT_1), WAITS_1, 4),
+    "a slot under transfer is handed out": Case(
+        "A2", (TOOK_1, SENT_1, WAITS_1), (Alloc(1), slots(2), 2), slots(1)
+    ),
+    "a transfer never gives its slots back": Case(
+        "A2", (TOOK_1, SENT_1, WAITS_1), (EndTransfer(2), Done(), 4), 3
+    ),
+    "the first of two transfers gives slots back": Case(
+        "A2", (TOOK_1, SENT_1, SENT_1, WAITS_1), (EndTransfer(2), Done(), 3), 4
+    ),
+    "the end of a transfer frees what is held": Case("A2", (TOOK_1, SENT_1), ENDED_1, 4),
+    "a transfer in a group frees at its end": Case(
+        "A2", (TOOK_1, SENT_1, OPENED, WAITS_1), (EndTransfer(2), Done(), 3), 4
+    ),
+    "a transfer cannot begin": Case("A2", (TOOK_1,), SENT_1, NOT_OWNED),
+    "a transfer cannot end": Case("A2", (TOOK_1, SENT_1), ENDED_1, NOT_OWNED),
+    "a double free under transfer is accepted": Case(
+        "A5", (TOOK_1, SENT_1, WAITS_1), (GAVE_1[0], NOT_OWNED, 3), Done()
+    ),
+    "a transfer of a free slot begins": Case("A5", (TOOK_1, GAVE_1), (SENT_1[0], NOT_OWNED, 4), Done()),
+    "a transfer ends twice": Case("A5", (TOOK_1, SENT_1, ENDED_1), (EndTransfer(2), NOT_OWNED, 3), Done()),
+    "a transfer ends after a clear": Case(
+        "A5", (TOOK_1, SENT_1, (Clear(), Done(), 4)), (EndTransfer(2), NOT_OWNED, 4), Done()
     ),
     "a merged slot does wait": Case(
         "A4", (TOOK_1, GAVE_1, (Merge(), Done(), 4)), (Alloc(1), slots(1), 3), slots(2)
@@ -300,6 +329,47 @@ def test_halves_follow_their_slots() -> None:
     assert (model.full.young, model.window_pool.swa.young, model.window_pool.half) == ({1, 2}, {1, 2}, {})
 
 
+def test_halves_under_transfer_wait_wherever_they_moved() -> None:
+    """A2, A7: a transfer holds the half, and not the slot before it."""
+    judge = judge_by(header(WINDOW + " transfers"))
+    play(
+        judge,
+        TOOK_12,
+        (BeginTransfer((Span(1, 1, 2),)), Done(), (2, 1)),
+        HALF_1_WENT,
+        MOVED_2_TO_1,
+        (BOTH_WENT[0], Done(), (3, 2)),
+        (EndTransfer(2), Done(), (4, 3)),
+    )
+    assert {"halves move under transfer", "pages are freed under transfer"} <= judge.evidence.reached.keys()
+    assert "halves are freed under transfer" not in judge.evidence.reached
+
+
+def test_transfers_reach_their_coverage_goals() -> None:
+    """A2: each state that a search is to reach."""
+    judge = judge_by(header())
+    everything = (Span(1, 0, 4),)
+    play(
+        judge,
+        TOOK_ALL,
+        (BeginTransfer((Span(1, 0, 1),)), Done(), 0),
+        (BeginTransfer(everything), Done(), 0),
+        (BeginGroup(), Done(), 0),
+        (Free((Span(1, 0, 3),)), Done(), 0),
+        (EndTransfer(3), Done(), 0),
+        (EndGroup(), Done(), 2),
+        (Alloc(3), NoRoom(), 2),
+        (Clear(), Done(), 4),
+    )
+    assert judge.evidence.reached.keys() >= {
+        *("a page is in two transfers", "every page is under transfer"),
+        *("pages are freed under transfer", "pages are freed under transfer inside a group"),
+        *("a transfer ends before its pages are freed", "a transfer ends after its pages were freed"),
+        *("a freed page waits for another transfer", "a transfer ends inside a group"),
+        *("an alloc fails for pages under transfer", "a clear ends a transfer"),
+    }
+
+
 def test_paged_halves_keep_their_place_in_the_page() -> None:
     """A7: page 1's half is window page 1; slot 6 of page 1 has slot 6 behind it."""
     judge = judge_by(header(WINDOW, page_size=4))
@@ -397,6 +467,8 @@ def test_what_is_not_supported_is_passed_over() -> None:
         ("pool", BeginGroup()),
         ("pool", EndGroup()),
         ("pool groups", EndGroup()),
+        ("pool", BeginTransfer((Span(1, 0, 1),))),
+        (EVERYTHING, EndTransfer(1)),
     ],
 )
 def test_an_operation_without_meaning_is_the_programs_fault(claims: str, operation: Operation) -> None:

@@ -218,7 +218,7 @@ KEPT = {
     *("swa_evicted_seqlen", "priority", "nth", "clock", "layer"),
     *("values", "keys", "recurrent", "conv", "ramp", "prior", "digest", "data"),  # contents
     *("form", "shape", "how", "call", "wrong", "early", "key"),  # words; a key has names of its own
-    *("of", "lock", "token", "request"),  # steps
+    *("of", "lock", "token", "request", "transfer"),  # steps
 }
 
 

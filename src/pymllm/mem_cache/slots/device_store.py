@@ -111,7 +111,8 @@ class DeviceSlotStore(SlotStore):
         self._main, self._state = tracker
         self._main_from = 0
         self._released: list[torch.Tensor] = []
-        self._main_sure = self._free_sure = self.pages
+        self._main_sure = self._free_sure = self.unparked_pages = self.pages
+        self._holds = None
         self._pending_sure = 0
         self._late: list[LateCount] = []
         self._has_gaps = False
@@ -452,6 +453,14 @@ class DeviceSlotStore(SlotStore):
             self._label(pages, _PENDING, _PENDING)
         self.group_open = True
 
+    def new_pages(self, numbers: NDArray[np.int64]) -> torch.Tensor:
+        """Return the numbers on the device."""
+        return bring(torch.from_numpy(numbers), self.device)
+
+    def label_parked(self, pages: torch.Tensor, is_parked: bool) -> None:
+        """Label pages that wait for a transfer like those that are pending, others as handed out."""
+        self._label(pages, _PENDING if is_parked else _HELD, _HELD)
+
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
         if self.page_size == 1:
@@ -497,6 +506,8 @@ class DeviceSlotStore(SlotStore):
         held[:1].zero_()
         for free in (self._main[self._main_from :], *self._released, *self._pending, *self._unread):
             held.index_fill_(0, free, False)
+        if self._holds is not None:
+            held &= torch.from_numpy(~self._holds.is_parked).to(self.device)
         pages = self._pages_of(self._read(indices))
         inside = (pages >= 1) & (pages <= self.pages)
         return (inside & held[pages * inside]).reshape(indices.shape)

@@ -40,7 +40,8 @@ class HostQueueStore(HostPages):
         """Begin anew with such a ring."""
         self._ring = tracker
         self._first = 0
-        self.free_pages = self.pages
+        self.free_pages = self.unparked_pages = self.pages
+        self._holds = None
         self.pending_pages = 0
         self.group_open = False
         self._pending: list[NDArray[np.integer]] = []
@@ -83,6 +84,9 @@ class HostQueueStore(HostPages):
 
     def merge(self) -> None:
         """Do nothing: what was freed since the last merge is behind what was free before (A4)."""
+
+    def label_parked(self, pages: NDArray[np.int64], is_parked: bool) -> None:
+        """Do nothing: no page has a label."""
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names; more than are handed out is an error."""
@@ -193,6 +197,8 @@ class HostQueueStore(HostPages):
         held[self._in_ring(self._first, self.free_pages)] = False
         for pending in self._pending:
             held[pending] = False
+        if self._holds is not None:
+            held[self._holds.is_parked] = False
         pages = self._pages_of(self._read(indices))
         inside = (pages >= 1) & (pages <= self.pages)
         return torch.from_numpy(inside & held[pages * inside]).reshape(indices.shape)

@@ -69,6 +69,10 @@ class HostPages(SlotStore):
         """Return a zero for each page, page 0 included."""
         return np.zeros(self.pages + 1, np.int32)
 
+    def new_pages(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers themselves."""
+        return numbers
+
     def forget(self, table: NDArray[np.int32], pages: NDArray[np.integer]) -> None:
         """Write a zero to a table for each of some pages, repeats and all."""
         table[pages] = 0
@@ -189,7 +193,8 @@ class HostSlotStore(HostPages):
         self._ready_from = 0
         self._next_chunk = 0
         self._young_pages = 0
-        self.free_pages = self.pages
+        self.free_pages = self.unparked_pages = self.pages
+        self._holds = None
         self.pending_pages = 0
         self.group_open = False
         self._pending: list[NDArray[np.int64]] = []
@@ -244,6 +249,10 @@ class HostSlotStore(HostPages):
         self._ready_from = 0
         self._next_chunk = stop
         self._old_chunks[first:stop] = False  # last: only what is ready need not be found again
+
+    def label_parked(self, pages: NDArray[np.int64], is_parked: bool) -> None:
+        """Label pages that wait for a transfer like those that are pending, others as handed out."""
+        self._state[pages] = _PENDING if is_parked else _HELD
 
     def merge(self) -> None:
         """Begin an epoch, so that the young pages become old.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.ownership import refuse_other_thread
+from pymllm.mem_cache.slots.page_holds import PageHolds, Split, on_host
 
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,
@@ -45,6 +46,10 @@ class SlotStore(ABC):
     free_pages: int
     #: Pages given back inside the open group; they are neither free nor handed out (law A2).
     pending_pages: int
+    #: Pages of the pool but those that were given back and wait for a transfer.
+    unparked_pages: int
+    #: The transfers of each page, once there was one since the last `clear`.
+    _holds: PageHolds | None
     #: Whether a free group is open.
     group_open: bool
     #: Who opened it.
@@ -66,7 +71,7 @@ class SlotStore(ABC):
     @property
     def held_pages(self) -> int:
         """Pages in the hands of callers."""
-        return self.pages - self.free_pages - self.pending_pages
+        return self.unparked_pages - self.free_pages - self.pending_pages
 
     def has_room(self, count: int) -> bool:
         """Tell whether ``count`` pages are free."""
@@ -186,6 +191,79 @@ class SlotStore(ABC):
         """Undo `give_loosely`, as `take_again`."""
         self.take_again(pages)
 
+    # -- transfers -----------------------------------------------------------------------------------------
+
+    def open_holds(self) -> PageHolds:
+        """Return the transfers of each page, none of any page if there was none yet."""
+        if self._holds is None:
+            self._holds = PageHolds(self.pages)
+        return self._holds
+
+    def split(self, pages: Pages) -> Split:
+        """Return which of some distinct pages become free when given back; change nothing."""
+        numbers = on_host(pages)
+        if self._holds is None:
+            return Split(pages, self.new_pages(numbers[:0]), numbers[:0])
+        is_busy = self._holds.transfers[numbers] > 0
+        parked = numbers[is_busy]
+        return Split(self.new_pages(numbers[~is_busy]), self.new_pages(parked), parked)
+
+    def give_split(self, split: Split) -> None:
+        """Take back distinct pages that are handed out; those under transfer wait for its end."""
+        self.give(split.free)
+        try:
+            self._note_parked(split)
+        except BaseException:
+            self.take_split_again(split)
+            raise
+
+    def take_split_again(self, split: Split) -> None:
+        """Undo `give_split`, as `take_again`."""
+        self._note_held(split)
+        self.take_again(split.free)
+
+    def plan_return(self, parked: NDArray[np.int64]) -> Split:
+        """Return parked pages as `unpark` takes them; change nothing."""
+        pages = self.new_pages(parked)
+        return Split(pages, pages, parked)
+
+    def unpark(self, split: Split) -> None:
+        """Take parked pages back for good: as `give`, that makes them free, or pending inside a group."""
+        try:
+            self._note_held(split)
+            self.give(split.free)
+        except BaseException:
+            self._note_parked(split)
+            raise
+
+    def park_again(self, split: Split) -> None:
+        """Undo `unpark`, as `take_again`."""
+        self.take_again(split.free)
+        self._note_parked(split)
+
+    def _note_parked(self, split: Split) -> None:
+        """Write down that pages wait for a transfer; the count comes first, so that it can be undone."""
+        self._count_parked(split, is_parked=True)
+        self.label_parked(split.waiting, True)
+
+    def _note_held(self, split: Split) -> None:
+        """Write down that pages are handed out again, which waited for a transfer."""
+        self._count_parked(split, is_parked=False)
+        self.label_parked(split.waiting, False)
+
+    def _count_parked(self, split: Split, is_parked: bool) -> None:
+        self.unparked_pages -= split.parked.size if is_parked else -split.parked.size
+        if split.parked.size:
+            self.open_holds().is_parked[split.parked] = is_parked
+
+    @abstractmethod
+    def new_pages(self, numbers: NDArray[np.int64]) -> Pages:
+        """Return pages as this store keeps them."""
+
+    @abstractmethod
+    def label_parked(self, pages: Pages, is_parked: bool) -> None:
+        """Label pages that wait for a transfer, or do not any more and are handed out."""
+
     @abstractmethod
     def merge(self) -> None:
         """Put pages freed since the last merge on a par with pages that were free before (law A4)."""
@@ -267,6 +345,8 @@ class SlotStore(ABC):
         """Word the refusal of a slot that is already free, or pending in the open group."""
         unit = "slot" if self.page_size == 1 else f"page {slot // self.page_size} of slot"
         state = "already given back inside the open free group" if pending else "not handed out"
+        if self._holds is not None and self._holds.is_parked[slot // self.page_size]:
+            state = "already given back, and waits for a transfer to end"
         return OwnershipError(f"{unit} {slot} is {state}: give each one back once, after alloc returned it")
 
     def repeated_error(self, slot: int) -> OwnershipError:

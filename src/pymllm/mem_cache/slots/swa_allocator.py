@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.slots.slot_store import Pages, is_nothing
+from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, as_tensor, is_nothing
+from pymllm.mem_cache.slots.slot_transfers import SlotTransfers
 from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
 
 
-class SWATokenToKVPoolAllocator(OneOwner):
+class SWATokenToKVPoolAllocator(SlotTransfers):
     """Hands out slots of a full pool, each with a slot of a window pool behind it.
 
     Halves go page by page: the slots of one full page have their halves in one SWA page, in order, so
@@ -85,6 +85,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         check_ownership: bool | None = None,
         store: StoreKind = "auto",
     ) -> None:
+        super().__init__()
         self._full = make_slot_store(size, device, page_size, need_sort, check_ownership, store)
         self._swa = make_slot_store(swa_size, device, page_size, need_sort, check_ownership, store)
         # SWA page by full page, 0 where the half is gone or the page is free.
@@ -185,7 +186,10 @@ class SWATokenToKVPoolAllocator(OneOwner):
         Laws: A2, A5, A6, A7, X1.
         """
         if not is_nothing(indices):
-            self._full.free_with(indices, self._half_of, self._swa)
+            if self._under_way:
+                self._free_beside_transfers(indices)
+            else:
+                self._full.free_with(indices, self._half_of, self._swa)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give whole pages back with their remaining SWA halves, each page named once, by its first slot.
@@ -194,7 +198,34 @@ class SWATokenToKVPoolAllocator(OneOwner):
         Where halves are gone, the count of those that are left follows, as in `free`. Laws: A2, A5, A6, A7,
         X1.
         """
-        self._full.free_starts_with(starts, self._half_of, self._swa)
+        if self._under_way:
+            self._free_beside_transfers(as_tensor(starts))
+        else:
+            self._full.free_starts_with(starts, self._half_of, self._swa)
+
+    def _free_beside_transfers(self, indices: torch.Tensor) -> None:
+        """Give slots back with their halves, of which some may have to wait for a transfer."""
+        pages = self._full.claim(indices)
+        before = self._half_of[pages]
+        full, swa = self._full.split(pages), self._swa.split(before[before != 0])
+        self._full.give_split(full)
+        try:
+            self._swa.give_split(swa)
+            try:
+                self._full.forget(self._half_of, pages)
+            except BaseException:
+                self._half_of[pages] = before
+                self._swa.take_split_again(swa)
+                raise
+        except BaseException:
+            self._full.take_split_again(full)
+            raise
+
+    def _held_pages_of(self, indices: torch.Tensor) -> tuple[tuple[SlotStore, Pages], ...]:
+        """Return the distinct pages that slots name, and the pages of their halves."""
+        pages = self._full.claim(indices)
+        halves = self._half_of[pages]
+        return (self._full, pages), (self._swa, halves[halves != 0])
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Give the SWA halves of full slots back and keep the full slots.
@@ -220,6 +251,9 @@ class SWATokenToKVPoolAllocator(OneOwner):
         """
         if is_nothing(indices):
             return
+        if self._under_way:
+            self._free_halves_beside_transfers(indices)
+            return
         way = self._swa.give_loosely, self._swa.take_again_loosely
         self._free_halves(self._full.claim_loosely(indices), *way)
 
@@ -230,7 +264,17 @@ class SWATokenToKVPoolAllocator(OneOwner):
         half is gone, is not noticed where ownership is not checked. Cost: what it frees, and on a device no
         synchronisation where ownership is not checked. Laws: A2, A5, A6, A7, X1.
         """
-        self._free_halves(self._full.claim_starts(starts), self._swa.give, self._swa.take_again)
+        if self._under_way:
+            self._free_halves_beside_transfers(as_tensor(starts))
+        else:
+            self._free_halves(self._full.claim_starts(starts), self._swa.give, self._swa.take_again)
+
+    def _free_halves_beside_transfers(self, indices: torch.Tensor) -> None:
+        """Give the halves of slots back, of which some may have to wait for a transfer."""
+        pages = self._full.claim(indices)
+        split = self._swa.split(self._half_of[pages])
+        give, undo = self._swa.give_split, self._swa.take_split_again
+        self._free_halves(pages, lambda _: give(split), lambda _: undo(split))
 
     def _free_halves(
         self, pages: Pages, give: Callable[[Pages], None], undo: Callable[[Pages], None]
@@ -365,7 +409,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         self._full.end_group_with(self._swa)
 
     def clear(self) -> None:
-        """Make all slots of both pools free again, as in a new allocator, and close the group.
+        """Make all slots of both pools free again, as in a new allocator; close the group, end transfers.
 
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """
@@ -373,3 +417,4 @@ class SWATokenToKVPoolAllocator(OneOwner):
         self._full.open_trackers(full)
         self._swa.open_trackers(swa)
         self._half_of = half_of
+        self._under_way = {}

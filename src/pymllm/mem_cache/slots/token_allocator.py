@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.ownership import OneOwner
-from pymllm.mem_cache.slots.slot_store import is_nothing
+from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, as_tensor, is_nothing
+from pymllm.mem_cache.slots.slot_transfers import SlotTransfers
 from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
 
 
-class TokenToKVPoolAllocator(OneOwner):
+class TokenToKVPoolAllocator(SlotTransfers):
     """Hands out the slots of a KV pool, in pages, and takes them back.
 
     Page p (``1 <= p <= size // page_size``) is slots ``[p * page_size, (p + 1) * page_size)``. Page 0
@@ -80,6 +80,7 @@ class TokenToKVPoolAllocator(OneOwner):
         check_ownership: bool | None = None,
         store: StoreKind = "auto",
     ) -> None:
+        super().__init__()
         self._store = make_slot_store(size, device, page_size, need_sort, check_ownership, store)
         self.size = self._store.size
         self.page_size = self._store.page_size
@@ -99,7 +100,8 @@ class TokenToKVPoolAllocator(OneOwner):
 
         Notes
         -----
-        Pages pending in an open group do not count. Cost: a counter. Law: A2.
+        Pages pending in an open group do not count, nor what was given back under a transfer that has not
+        ended. Cost: a counter. Law: A2.
         """
         return self._store.free_pages * self.page_size
 
@@ -162,7 +164,10 @@ class TokenToKVPoolAllocator(OneOwner):
         Laws: A2, A5, A6, X1.
         """
         if not is_nothing(indices):
-            self._store.free(indices)
+            if self._under_way:
+                self._free_beside_transfers(indices)
+            else:
+                self._store.free(indices)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give whole pages back, each named once, by its first slot.
@@ -174,7 +179,19 @@ class TokenToKVPoolAllocator(OneOwner):
         what it frees, and on a device no synchronisation where ownership is not checked. Laws: A2, A5, A6,
         X1.
         """
-        self._store.free_starts(starts)
+        if self._under_way:
+            self._free_beside_transfers(as_tensor(starts))
+        else:
+            self._store.free_starts(starts)
+
+    def _free_beside_transfers(self, indices: torch.Tensor) -> None:
+        """Give slots back, of which some may have to wait for a transfer."""
+        store = self._store
+        store.give_split(store.split(store.claim(indices)))
+
+    def _held_pages_of(self, indices: torch.Tensor) -> tuple[tuple[SlotStore, Pages], ...]:
+        """Return the distinct pages that slots name."""
+        return ((self._store, self._store.claim(indices)),)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot whether it is in the hands of a caller.
@@ -224,10 +241,12 @@ class TokenToKVPoolAllocator(OneOwner):
         self._store.end_group()
 
     def clear(self) -> None:
-        """Make all slots free again, held or not, as in a new allocator, and close the group.
+        """Make all slots free again, held or not, as in a new allocator; close the group, end transfers.
 
         Notes
         -----
-        Cost: one pass over the pool. Laws: A6, X7.
+        Call it only when nothing outside reads or writes slots any more. Cost: one pass over the pool.
+        Laws: A6, X7.
         """
         self._store.clear()
+        self._under_way = {}

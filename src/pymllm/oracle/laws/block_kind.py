@@ -10,7 +10,9 @@ from pymllm.history.files import Config
 from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
+    BeginTransfer,
     DropStates,
+    EndTransfer,
     EvictSlots,
     Fault,
     FindSlots,
@@ -33,6 +35,7 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import BlockBooks, Done, Slots, States
 from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, KindLaws
+from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.models.blocks import (
     NO_SLOTS,
     RAISED,
@@ -128,6 +131,27 @@ GOALS = (
         ("a held descendant is deregistered", "C1 C3"),
         when=(CACHING, _REF_ZERO),
         unless="trusted_hashes",
+    ),
+    *_goals(
+        ("blocks are released under transfer", "C1"),
+        ("every block is under transfer", "C1"),
+        ("a transfer ends before its blocks are released", "C1"),
+        ("a transfer ends whose blocks nobody has", "C1"),
+        ("a block is in two transfers", "C1"),
+        ("an allocation fails for blocks under transfer", "C1 X4"),
+        ("a reset ends a transfer", "C1 C9"),
+        needs="transfers",
+    ),
+    *_goals(
+        ("a cached block is transferred", "C1"),
+        ("a chain of cached blocks is spared for a transfer", "C1"),
+        needs="transfers",
+        when=(CACHING, LRU),
+    ),
+    *_goals(
+        ("a release takes no reference of a transfer", "C1"),
+        ("the end of a transfer that is over is refused", "C1"),
+        needs="transfers refuses_double_free",
     ),
     *_goals(
         ("an observer raises", "X2", "B124"),
@@ -226,6 +250,10 @@ def _met_by_victims(before: BlocksModel, victims: Sequence[int]) -> Met:
         "an allocation takes free blocks and cached ones": blocks.free,
         "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
         "a cached block is spared for its held child": set(blocks.cached) - evictable,
+        "a chain of cached blocks is spared for a transfer": any(
+            blocks.callers_refs(block) == 0 and above[block] in blocks.cached
+            for block in _transferred(blocks)
+        ),
         "a block goes before another of its hash": any(
             blocks.hash_of[block] == value and other not in victims
             for block in victims
@@ -245,9 +273,39 @@ def _met_by_loss(before: BlocksModel, seen: SeenLoss) -> Met:
     }
 
 
+def _transferred(blocks: BlockModel) -> list[int]:
+    """Return the registered blocks that are under transfer."""
+    return [block for block, count in blocks.transfers.items() if count and block in blocks.hash_of]
+
+
 def _met_by_failure(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:
-    is_cached = before.blocks.evictable()
-    return {"an allocation fails": True, "an allocation fails although blocks are cached": is_cached}
+    blocks = before.blocks
+    return {
+        "an allocation fails": True,
+        "an allocation fails although blocks are cached": blocks.evictable(),
+        "an allocation fails for blocks under transfer": any(
+            count and not blocks.callers_refs(block) for block, count in blocks.transfers.items()
+        ),
+    }
+
+
+def _met_by_begin(before: BlocksModel, operation: BeginTransfer, seen: SeenBlocks) -> Met:
+    blocks = before.blocks
+    busy = {*seen.blocks, *(block for block, count in blocks.transfers.items() if count)}
+    return {
+        "every block is under transfer": len(busy) == blocks.usable,
+        "a block is in two transfers": any(blocks.transfers[block] for block in seen.blocks),
+        "a cached block is transferred": not all(blocks.refs[block] for block in seen.blocks),
+    }
+
+
+def _met_by_end(before: BlocksModel, operation: EndTransfer, seen: SeenLoss) -> Met:
+    blocks = before.blocks
+    return {
+        "a transfer ends before its blocks are released": any(map(blocks.callers_refs, seen.blocks)),
+        "a transfer ends whose blocks nobody has": any(blocks.refs[block] == 1 for block in seen.blocks),
+        **_met_by_loss(before, seen),
+    }
 
 
 def _met_by_retain(before: BlocksModel, operation: RetainBlocks, seen: SeenBlocks) -> Met:
@@ -264,6 +322,7 @@ def _met_by_release(before: BlocksModel, operation: ReleaseBlocks, seen: SeenLos
     is_alone = blocks.policy == "ref_zero"  # and takes with it what is below
     below = {it for block in idle if block in blocks.hash_of for it in blocks.subtree(block)[1:]}
     return {
+        "blocks are released under transfer": any(blocks.transfers[block] for block in released),
         "a block is released twice in one call": len(seen.blocks) > len(released),
         "a shared block stays with its other holder": len(idle) < len(released),
         "a block without a hash becomes free": any(block not in blocks.hash_of for block in idle),
@@ -275,7 +334,13 @@ def _met_by_release(before: BlocksModel, operation: ReleaseBlocks, seen: SeenLos
 
 
 def _met_by_misuse(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Met:
-    return {"a good block stays with a bad one": seen.bad and len({*seen.blocks}) > seen.bad}
+    refs = before.blocks.refs
+    is_release = isinstance(operation, ReleaseBlocks)
+    return {
+        "a good block stays with a bad one": seen.bad and len({*seen.blocks}) > seen.bad,
+        "a release takes no reference of a transfer": is_release
+        and all(0 < times <= refs.get(block, 0) for block, times in Counter(seen.blocks).items()),
+    }
 
 
 def _met_by_registration(before: BlocksModel, operation: RegisterBlocks, seen: SeenRegistration) -> Met:
@@ -368,6 +433,7 @@ def _met_by_reset(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Me
     blocks, slots = before.blocks, before.slots
     return {
         "a reset with blocks held": blocks.held,
+        "a reset ends a transfer": before.transfers,
         "a reset with blocks cached": blocks.cached,
         "a reset with slots in use and in hand": slots and slots.slot_of and slots.in_hand,
     }
@@ -390,6 +456,8 @@ BLOCKS = KindLaws(
         AllocBlocks: Asked(Slots, "C1", _law_of_loss),
         RetainBlocks: Asked(Done, "C1"),
         ReleaseBlocks: Asked(Done, "C1", _law_of_loss),
+        BeginTransfer: Asked(Done, "C1"),
+        EndTransfer: Asked(Done, "C1", _law_of_loss),
         RegisterBlocks: Asked(Done, "C3"),
         StampBlocks: Asked(Done, "C1"),
         SetClock: Asked(Done, "C1"),
@@ -426,6 +494,10 @@ BLOCKS = KindLaws(
         (ReleaseBlocks, DONE): _met_by_release,
         (ReleaseBlocks, RAISED): _met_by_release,
         (ReleaseBlocks, REFUSED): _met_by_misuse,
+        (BeginTransfer, DONE): _met_by_begin,
+        (BeginTransfer, REFUSED): _met_by_misuse,
+        (EndTransfer, DONE): _met_by_end,
+        (EndTransfer, RAISED): _met_by_end,
         (RegisterBlocks, DONE): _met_by_registration,
         (RegisterBlocks, REFUSED): _met_by_misuse,
         (SetClock, DONE): _met_by_clock,

@@ -10,7 +10,9 @@ from pymllm.history.operations import (
     OPERATIONS_OF,
     AllocBlocks,
     AllocSlots,
+    BeginTransfer,
     DropStates,
+    EndTransfer,
     EvictSlots,
     Fault,
     FindSlots,
@@ -69,12 +71,20 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     | `alloc_blocks` *n* | *n* different free blocks get the count 1, and the clock as their stamp |
     | `retain_blocks` | + 1 each time that a block is named; a cached block is referenced then |
     | `release_blocks` | - 1 each time that a block is named |
+    | `begin_transfer`, `end_transfer` | + 1, and - 1, for each different block of the transfer |
 
     **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
     the policies `lru` and `release`. With `ref_zero` it is deregistered, together with all of its
     registered descendants; what of these has references stays referenced, without a hash, and the rest
     is free. All blocks of one call lose their references first. `ref_zero` caches nothing without a
     reference: its cache is what running requests share.
+
+    **Transfers** (claim `transfers`). Something outside may read or write blocks that nobody waits for: an
+    offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names referenced and
+    cached blocks, and has a reference of its own to each, + 1; `end_transfer` gives these up, - 1, as a
+    release does. No other release takes them away: to release a block more often than without them is
+    refused, and so is the end of a transfer that is over. A request that is aborted or set aside meanwhile
+    gives up its references alone. A `reset` ends all transfers.
 
     **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
     and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
@@ -100,13 +110,17 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     and children before their parents; this is demanded of everybody, with or without `exact_lru`. And
     paused requests may keep at most `paused_limit` different blocks together: a pause beyond that is
     `no_room`.
+    `transfer_request` begins a transfer of the blocks that a request has, whatever becomes of it; what it
+    gets later is not in it. `end_transfer` ends it: blocks that no row and no other transfer has are cached
+    then, or free.
 
     Why
     ---
-    A block with two owners gets the KV of both. Counts that were lowered once where a call named a shared
-    block twice kept blocks for ever. An eviction by age alone takes the first block of a prompt first,
-    since that is the oldest: all that hangs below it is cached and can never be found. A parent whose
-    count of children was raised twice could never be evicted again.
+    A block with two owners gets the KV of both. One that is handed out while a transfer writes it gets the
+    KV of a request that was aborted; one whose transfer nobody ends is lost. Counts that were lowered once
+    where a call named a shared block twice kept blocks for ever. An eviction by age alone takes the first
+    block of a prompt first, since that is the oldest: all that hangs below it is cached and can never be
+    found. A parent whose count of children was raised twice could never be evicted again.
 
     Choices
     -------
@@ -670,22 +684,22 @@ def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
     return True if seen.lost else None
 
 
-@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
-@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks)
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
+@blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C6, unless there are no slots or the blocks did not even become free."""
     is_left = "mamba" in before.claims and seen.is_freed
     return None if is_left else _the_observer_is_told(before, seen)
 
 
-@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, fate=RAISED)
-@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks)
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
+@unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Leave that to C1 where the blocks did not even become free, which says more."""
     return _the_observer_is_told(before, seen) if seen.is_freed else None
 
 
-@blocks_partition_the_pool.on(RetainBlocks, StampBlocks, SetClock)
+@blocks_partition_the_pool.on(RetainBlocks, BeginTransfer, StampBlocks, SetClock)
 @a_hash_has_the_block_that_came_first.on(RegisterBlocks)
 @a_named_state_goes_with_its_block.on(NameStates, DropStates)
 @unreferenced_blocks_lose_their_slots.on(AllocSlots, EvictSlots, FindSlots, ReadStates, ReadLive)
@@ -703,8 +717,8 @@ def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: S
     return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
 
 
-@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
-@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, kinds="blocks")
+@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
+@callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Compare the sizes that the observer saw in its last call, and demand that its own call was refused.
 
@@ -715,7 +729,7 @@ def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operatio
     for call in seen.calls[-1:]:
         told = {name: size for name, size in call.sizes.items() if name in seen.inside}
         wanted = {name: seen.inside[name] for name in told}
-        is_release = isinstance(operation, ReleaseBlocks)
+        is_release = isinstance(operation, ReleaseBlocks | EndTransfer)
         is_written = is_release and not is_raised and told == {name: seen.after.get(name) for name in told}
         if told != wanted:
             return None if is_written else Broken("sizes inside the observer", wanted, told)
@@ -726,7 +740,7 @@ def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operatio
     return True if seen.calls else None
 
 
-@what_a_pool_did_not_take_stays.on(AllocBlocks, ReleaseBlocks, fate=RAISED, kinds="blocks")
+@what_a_pool_did_not_take_stays.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     is_told = isinstance(seen.result, Failed) and seen.result.error == INJECTED
     return demand(is_told, "the observer's error", "raised", seen.result)

@@ -8,6 +8,7 @@ from itertools import takewhile
 from pymllm.history.operations import (
     OPERATIONS_OF,
     AddRequest,
+    EndTransfer,
     Fault,
     Inspect,
     Operation,
@@ -76,13 +77,13 @@ def _nothing_goes(before: RequestsModel, operation: Operation, seen: SeenContext
     return None if "mamba" in before.claims else what_goes_is_told(before, operation, seen)
 
 
-@blocks_partition_the_pool.on(Release, kinds="requests")
+@blocks_partition_the_pool.on(Release, EndTransfer, kinds="requests")
 def _blocks_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
     """Leave that to C6 where states go, too."""
     return None if _states_go(before, seen) else what_goes_is_told(before, operation, seen)
 
 
-@unreferenced_blocks_lose_their_slots.on(Release, kinds="requests")
+@unreferenced_blocks_lose_their_slots.on(Release, EndTransfer, kinds="requests")
 def _states_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
     return what_goes_is_told(before, operation, seen) if _states_go(before, seen) else None
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from pymllm.history.operations import (
     AddRequest,
+    EndTransfer,
     Fault,
     Inspect,
     Operation,
@@ -15,6 +16,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TransferRequest,
     Truncate,
 )
 from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
@@ -60,6 +62,25 @@ GOALS = (
         ("a request leaves in the middle of its prompt", "E3", "B109"),
         ("a request leaves before it has computed anything", "E3", "B67"),
         ("a reset takes requests with it", "C9 E3", "B79"),
+    ),
+    *_goals(
+        ("a request leaves under transfer", "C1 E3"),
+        ("a paused request is transferred", "C1 E3"),
+        ("a transfer ends whose request is gone", "C1 E3"),
+        ("a transfer ends whose request is there", "C1 E3"),
+        ("blocks are in two transfers", "C1"),
+        ("too few blocks are left beside those of transfers", "C1 E4"),
+        ("a reset ends a transfer", "C9"),
+        needs="transfers",
+    ),
+    *_goals(
+        ("a prompt shares blocks that only a transfer holds", "C1 C3"),
+        needs="transfers",
+        when=(CACHING,),
+    ),
+    *_goals(
+        ("the end of a transfer that is over is refused", "C1"),
+        needs="transfers refuses_double_free",
     ),
     *_goals(
         ("a prompt shares cached blocks", "C3 E1", "B137"),
@@ -129,8 +150,8 @@ GOALS = (
         needs="truncate",
     ),
     *_goals(
-        ("a tail is cut inside a block with a hash", "C3", "B260"),
-        ("a block's last token is replaced before it is computed", "C3", "B260"),
+        ("a tail is cut inside a block with a hash", "C3", "B290"),
+        ("a block's last token is replaced before it is computed", "C3", "B290"),
         ("a block that was cut is registered anew", "C3 E1"),
         ("a cut request is known again", "C3"),
         needs="truncate",
@@ -194,6 +215,10 @@ def _met_by_arrival(before: RequestsModel, operation: AddRequest, seen: SeenChun
     return {
         "a hash names a block of other content": any(it.hash in context.blocks.block_of for it in behind),
         "a prompt shares cached blocks": hit,
+        "a prompt shares blocks that only a transfer holds": any(
+            context.blocks.transfers[block] and not context.blocks.callers_refs(block)
+            for block in request.blocks
+        ),
         "a full hit leaves a token to compute": hit == request.prompt,
         "a request resumes from a cached state": context.layers and request.skip,
         "cached KV is computed again for its state": context.layers and request.skip < hit < request.prompt,
@@ -228,6 +253,11 @@ def _met_by_shortage(before: RequestsModel, operation: Operation, seen: SeenCont
         "too few blocks are left for a chunk": isinstance(operation, ScheduleChunk),
         "a step finds too few blocks for decoding requests": isinstance(operation, RunStep),
         "a pause would keep too many blocks": isinstance(operation, Pause),
+        "too few blocks are left beside those of transfers": seen.missing > seen.room
+        and any(
+            count and not before.context.blocks.callers_refs(block)
+            for block, count in before.context.blocks.transfers.items()
+        ),
     }
 
 
@@ -282,6 +312,7 @@ def _met_by_release(before: RequestsModel, operation: Release, seen: SeenRequest
     request, refs = seen.request, before.context.blocks.refs
     return {
         "shared blocks outlive one of their requests": any(refs[block] > 1 for block in request.blocks),
+        "a request leaves under transfer": any(before.context.blocks.transfers[it] for it in request.blocks),
         "a request leaves in the middle of its prompt": 0 < request.computed < request.prompt,
         "a request leaves before it has computed anything": not request.computed,
         "a paused request leaves": request.region == PAUSED,
@@ -290,7 +321,25 @@ def _met_by_release(before: RequestsModel, operation: Release, seen: SeenRequest
 
 
 def _met_by_reset(before: RequestsModel, operation: Reset, seen: SeenContext) -> Met:
-    return {"a reset takes requests with it": before.context.served}
+    context = before.context
+    return {"a reset takes requests with it": context.served, "a reset ends a transfer": context.transfers}
+
+
+def _met_by_transfer(before: RequestsModel, operation: TransferRequest, seen: SeenRequest) -> Met:
+    request, transfers = seen.request, before.context.blocks.transfers
+    return {
+        "a paused request is transferred": request.region == PAUSED,
+        "blocks are in two transfers": any(transfers[block] for block in request.blocks),
+    }
+
+
+def _met_by_end(before: RequestsModel, operation: EndTransfer, seen: SeenContext) -> Met:
+    blocks = before.context.blocks
+    ending = before.context.transfers[operation.transfer]
+    return {
+        "a transfer ends whose request is gone": any(blocks.refs[block] == 1 for block in ending),
+        "a transfer ends whose request is there": any(map(blocks.callers_refs, ending)),
+    }
 
 
 # -- steps -------------------------------------------------------------------------------------------------
@@ -373,6 +422,8 @@ REQUESTS = KindLaws(
         Resume: Asked(Done, "C1"),
         Truncate: Asked(RequestView, "E2", _law_of_cut_sizes),
         Release: Asked(Done, "E3"),
+        TransferRequest: Asked(Done, "C1"),
+        EndTransfer: Asked(Done, "C1"),
         Reset: Asked(Done, "C9"),
         Inspect: Asked(ContextView, "E2", "C1"),
         Fault: Asked(Done, "X2 C1", "C1"),
@@ -396,6 +447,8 @@ REQUESTS = KindLaws(
         (Resume, DONE): _met_by_resumption,
         (Truncate, DONE): _met_by_cut,
         (Release, DONE): _met_by_release,
+        (TransferRequest, DONE): _met_by_transfer,
+        (EndTransfer, DONE): _met_by_end,
         (Reset, DONE): _met_by_reset,
         (RunStep, DONE): _met_by_step,
         (RunStep, CUT_SHORT): _met_by_broken_step,

@@ -7,8 +7,10 @@ from functools import partial
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
+    BeginTransfer,
     Clear,
     EndGroup,
+    EndTransfer,
     Evict,
     Free,
     FreeSWA,
@@ -25,7 +27,7 @@ from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_seen import GARBLED, SeenEvict, SeenHalves
 from pymllm.oracle.models.slot_model import PageModel
 from pymllm.oracle.models.slot_ownership import Owner
-from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SlotModel
+from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SeenTransfer, SlotModel
 
 # A1, A2, A3 and A7 look at an allocation in the same way wherever slots are handed out: of `SlotModel`, and
 # of the pool below a prefix cache, they ask ``page_size``, ``full`` and ``window``.
@@ -77,23 +79,36 @@ def padding_is_never_handed_out(before: SlotModel, operation: Alloc, seen: SeenA
 
 @law("A2", Alloc, page="slots", ways="sop", kinds="slots prefix", needs="pool")
 def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
-    """Free, pending and handed-out pages partition the pool.
+    """Free, pending, parked and handed-out pages partition the pool.
 
     After each operation every page is exactly one of
 
     - **free**: it can be handed out. `available_size` is the number of these, times `page_size`;
     - **handed out**: an allocation has answered it, and it was not given back since. Who has it, a
       caller or a cache, makes no difference here;
-    - **pending**: it was given back inside a group that is still open (A6). It is neither of the others.
+    - **pending**: it was given back inside a group that is still open (A6). It is neither of the others;
+    - **parked**: it was given back while it was **under transfer**, and still is. It is none of the others.
 
-    An allocation answers free pages only. A free moves pages from the second to the first, or third, of
-    these sets, and nothing else; whole pages, however many of their slots are named (A5).
+    An allocation answers free pages only. A free moves pages from the second to one of the other sets, and
+    nothing else; whole pages, however many of their slots are named (A5).
+
+    **Transfers** (claim `transfers`). Something outside may read or write slots that nobody waits for: an
+    offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names slots in the
+    hands of callers, as `free` does, and `end_transfer` the begin. A page is under transfer from the begin of
+    its first transfer to the end of its last, and so is its half, wherever it moves. It changes nothing else:
+    it is handed out, counted and freed as ever, but what is given back meanwhile is parked, at once and also
+    in a group. Where the last transfer of a parked page ends, the page is given back at that moment: it is
+    free and young (A4), or pending where a group is open. How a transfer went makes no difference: also what
+    was aborted ends once, and only then memory comes back. `clear` ends all transfers.
 
     Pages that were freed since the last merge are free: they count (A4). Counting happens in pages, so
     `available_size` is a multiple of `page_size`, and a page of which one token is used counts nothing.
 
     Why
     ---
+    A page that is handed out under transfer is written by the transfer, too: the next request has the KV of
+    the one that was aborted, and no error anywhere. A transfer that nobody ends keeps its memory for good.
+
     A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
     reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
     instead of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty
@@ -106,7 +121,8 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
     Caller
     ------
     To give back what it was handed out, once. Under a prefix cache, slots that the cache adopted are the
-    cache's to give back (R4).
+    cache's to give back (R4). To end each transfer, when nothing touches its memory any more, and to clear
+    only then.
 
     Engines
     -------
@@ -232,12 +248,15 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
     It is refused with `OwnershipError`, as a whole (X1), if any slot
 
     - is of page 0 (with pages of one token, slot 0), is negative, or is beyond the last page;
-    - is of a page that is free, or pending in the open group: each call in a group is checked at
+    - is of a page that is free, parked, or pending in the open group: each call in a group is checked at
       once, and not at its end;
     - with pages of one token only, is named twice by this call.
 
     Two frees of one page are a double free even where they name different slots of it. Who has a page
     is not known to a pool: only that somebody has it.
+
+    A transfer (A2) is begun with slots that could be freed, and refused likewise. It ends once: an
+    `end_transfer` of one that is over, be it by a `clear`, is refused with `OwnershipError`.
 
     Why
     ---
@@ -519,6 +538,32 @@ GOALS = (
         ("a double free inside a group is refused", "A5 A6", "B97"),
         needs="refuses_double_free groups",
     ),
+    *_goals(
+        ("pages are freed under transfer", "A2"),
+        ("an alloc fails for pages under transfer", "A2 X4"),
+        ("every page is under transfer", "A2"),
+        ("a transfer ends before its pages are freed", "A2"),
+        ("a transfer ends after its pages were freed", "A2 A4"),
+        ("a page is in two transfers", "A2"),
+        ("a freed page waits for another transfer", "A2"),
+        ("a clear ends a transfer", "A2 X7"),
+        needs="transfers",
+    ),
+    *_goals(
+        ("pages are freed under transfer inside a group", "A2 A6"),
+        ("a transfer ends inside a group", "A2 A6"),
+        needs="transfers groups",
+    ),
+    *_goals(
+        ("a double free under transfer is refused", "A2 A5"),
+        ("the end of a transfer that is over is refused", "A5"),
+        needs="transfers refuses_double_free",
+    ),
+    *_goals(
+        ("halves are freed under transfer", "A2 A7"),
+        ("halves move under transfer", "A2 A7"),
+        needs="transfers swa",
+    ),
     *_goals(("a slot named twice is refused", "A5"), needs="refuses_double_free", when=(_SINGLE,)),
     *_goals(
         ("an allocation ends inside a page", "A3", "B95 B98"),
@@ -579,7 +624,12 @@ def _met_by_alloc(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
 
 
 def _met_by_failure(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
-    return {"an alloc fails": True, "an alloc fails with pages pending": pool.full.pending}
+    full = pool.full
+    return {
+        "an alloc fails": True,
+        "an alloc fails with pages pending": full.pending,
+        "an alloc fails for pages under transfer": full.parked,
+    }
 
 
 def _met_by_free(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
@@ -590,6 +640,8 @@ def _met_by_free(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
     met = {
         "the last page in somebody's hands is freed": full.held == pages,
         "a group collects pages of several calls": full.pending,
+        "pages are freed under transfer": pages & full.transfers.keys(),
+        "pages are freed under transfer inside a group": full.group_open and pages & full.transfers.keys(),
         "part of an allocation is freed": any(
             origin(slot) == step and (page := slot // size) in full.held and page not in pages
             for step in {origin(page * size) for page in pages}
@@ -611,12 +663,45 @@ def _met_by_refusal(pool: SlotModel, operation: Free, seen: SeenSlots) -> Met:
 
 def _met_by_halves(pool: SlotModel, operation: FreeSWA, seen: SeenSlots) -> Met:
     is_inside = seen.pages and pool.full.group_open
-    return {"halves go before their slots": seen.pages, "halves go inside a group": is_inside}
+    return {
+        "halves go before their slots": seen.pages,
+        "halves go inside a group": is_inside,
+        "halves are freed under transfer": _are_halves_busy(pool, seen),
+    }
+
+
+def _are_halves_busy(pool: SlotModel, seen: SeenSlots) -> bool:
+    """Tell whether a half of these pages is under transfer."""
+    window = pool.window_pool
+    return window is not None and any(window.half[page] in window.swa.transfers for page in seen.pages)
 
 
 def _met_by_move(pool: SlotModel, operation: MoveSWA, seen: SeenSlots) -> Met:
     is_inside = seen.slots and pool.full.group_open
-    return {"halves move": seen.slots, "halves move inside a group": is_inside}
+    return {
+        "halves move": seen.slots,
+        "halves move inside a group": is_inside,
+        "halves move under transfer": _are_halves_busy(pool, seen),
+    }
+
+
+def _met_by_begin(pool: SlotModel, operation: BeginTransfer, seen: SeenTransfer) -> Met:
+    full = pool.full
+    return {
+        "every page is under transfer": len({*seen.pages, *full.transfers}) == full.pages,
+        "a page is in two transfers": not full.transfers.keys().isdisjoint(seen.pages),
+    }
+
+
+def _met_by_end_of_transfer(pool: SlotModel, operation: EndTransfer, seen: SeenTransfer) -> Met:
+    full, pages = pool.full, seen.pages
+    back = full.coming_back(pages)
+    return {
+        "a transfer ends before its pages are freed": not full.held.isdisjoint(pages),
+        "a transfer ends after its pages were freed": back,
+        "a freed page waits for another transfer": full.parked.intersection(pages) - back,
+        "a transfer ends inside a group": back and full.group_open,
+    }
 
 
 def _met_by_reading(pool: SlotModel, operation: ReadHalves, seen: SeenSlots) -> Met:
@@ -634,7 +719,11 @@ def _met_by_end(pool: SlotModel, operation: EndGroup, seen: Seen) -> Met:
 
 def _met_by_clear(pool: SlotModel, operation: Clear, seen: Seen) -> Met:
     full = pool.full
-    return {"a clear takes everything from its holders": full.held, "a clear closes a group": full.group_open}
+    return {
+        "a clear takes everything from its holders": full.held,
+        "a clear closes a group": full.group_open,
+        "a clear ends a transfer": pool.transfers,
+    }
 
 
 SLOTS = KindLaws(
@@ -648,6 +737,8 @@ SLOTS = KindLaws(
         Merge: Asked(Done, _law_of_merge, "A2"),
         BeginGroup: Asked(Done, "A6"),
         EndGroup: Asked(Done, "A6"),
+        BeginTransfer: Asked(Done, "A2"),
+        EndTransfer: Asked(Done, "A2"),
         Clear: Asked(Done, "X7"),
     },
     sizes={("A2", "swa_available_size"): "A7"},
@@ -664,6 +755,9 @@ SLOTS = KindLaws(
         (ReadHalves, REFUSED): _met_by_refusal,
         (Merge, DONE): _met_by_merge,
         (EndGroup, DONE): _met_by_end,
+        (BeginTransfer, DONE): _met_by_begin,
+        (BeginTransfer, REFUSED): _met_by_refusal,
+        (EndTransfer, DONE): _met_by_end_of_transfer,
         (Clear, DONE): _met_by_clear,
     },
 )

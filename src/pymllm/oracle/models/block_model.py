@@ -37,6 +37,7 @@ class BlockModel:
     def reset(self) -> None:
         """Free every block and forget every hash."""
         self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
+        self.transfers: Counter[int] = Counter()  # those of them that transfers have
         self.stamps: defaultdict[int, int] = defaultdict(int)
         self.free = Remainder(range(self.usable))  # neither referenced nor registered
         self.hash_of: dict[int, int] = {}  # by registered block
@@ -60,6 +61,10 @@ class BlockModel:
     def held(self) -> list[int]:
         """Referenced blocks, ascending."""
         return sorted(block for block, count in self.refs.items() if count)
+
+    def callers_refs(self, block: int) -> int:
+        """Return the references of a block that a release may take away: those of no transfer."""
+        return self.refs[block] - self.transfers[block]
 
     @property
     def cached(self) -> list[int]:

@@ -12,7 +12,9 @@ from pymllm.history.files import Header
 from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
+    BeginTransfer,
     DropStates,
+    EndTransfer,
     EvictSlots,
     Fault,
     FindSlots,
@@ -58,6 +60,7 @@ _NO_STATES = ("UsageError", "OwnershipError")
 
 _NEEDED = {"a free block is refused": "refuses_double_free"}
 _TOO_OFTEN = Misuse("more is released than is held", "C1", _OWNED, needs="refuses_double_free")
+_OVER = Misuse("the end of a transfer that is over is refused", "C1", _OWNED, needs="refuses_double_free")
 _MISNAMED = Misuse("hashes that are missing or none are refused", "C3", MALFORMED_ERRORS)
 _RENAMED = Misuse("another hash is refused", "C3", MALFORMED_ERRORS)
 _STAMP_OUTSIDE = Misuse(
@@ -186,6 +189,8 @@ class BlocksModel(KindModel):
         self.suspected = ""
         self.untested: dict[str, None] = {}
         self.fresh: BlockBooks | None = None
+        self.transfers: dict[int, list[int]] = {}  # blocks of those under way, by the step that began each
+        self.ended: dict[int, None] = {}  # the steps that began the others
         self._was_used = False
         self._armed: Fault | None = None  # what is to happen in the next operation
 
@@ -337,13 +342,17 @@ class BlocksModel(KindModel):
 
     def read_release_blocks(self, operation: ReleaseBlocks, outcome: Outcome) -> SeenBlocks:
         """Read the blocks that a release names, each to be held as often, and work out the blocks that go."""
-        blocks, refs = self.given.resolve(operation.blocks), self.blocks.refs
+        blocks, held = self.given.resolve(operation.blocks), self.blocks.callers_refs
         wrong = self._misuse(blocks, "C1", _OWNED)
         if wrong:
             return self._named(blocks, outcome, wrong, len(wrong))
-        over = [block for block, times in Counter(blocks).items() if times > refs[block]]
+        over = [block for block, times in Counter(blocks).items() if times > held(block)]
         if over:
             return self._named(blocks, outcome, (_TOO_OFTEN,), len(over))
+        return self._read_release(blocks, outcome)
+
+    def _read_release(self, blocks: Sequence[int], outcome: Outcome) -> SeenLoss:
+        """Read the loss of references that are there."""
         after = self.blocks.copy()
         lost = after.release(blocks)
         if "careful_callers" in self.claims:  # who keep nothing by a block that never had a hash
@@ -357,6 +366,37 @@ class BlocksModel(KindModel):
 
     def follow_release_blocks(self, step: int, operation: ReleaseBlocks, seen: SeenLoss) -> None:
         """Take references away, along with the blocks that go then."""
+        self.blocks.release(seen.blocks)
+        self._follow_loss(seen)
+
+    def read_begin_transfer(self, operation: BeginTransfer, outcome: Outcome) -> SeenBlocks:
+        """Read the blocks of a transfer, each of which must be held or cached."""
+        if "transfers" not in self.claims:
+            raise ProgramError("transfers are not claimed")
+        blocks = [*dict.fromkeys(self.given.resolve(operation.memory))]
+        wrong = self._misuse(blocks, "C1", _OWNED)
+        return self._named(blocks, outcome, wrong, len(wrong))
+
+    def follow_begin_transfer(self, step: int, operation: BeginTransfer, seen: SeenBlocks) -> None:
+        """Add a reference that is the transfer's."""
+        self.transfers[step] = [*seen.blocks]
+        self.blocks.transfers.update(seen.blocks)
+        self.blocks.retain(seen.blocks)
+        self._leave_traces("C1")
+
+    def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenBlocks:
+        """Read the end of a transfer that must be under way, and work out the blocks that go."""
+        if operation.transfer in self.ended:
+            return self.refused(outcome, _OVER)
+        if operation.transfer not in self.transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        return self._read_release(self.transfers[operation.transfer], outcome)
+
+    def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenLoss) -> None:
+        """Take the transfer's references away, along with the blocks that go then."""
+        del self.transfers[operation.transfer]
+        self.ended[operation.transfer] = None
+        self.blocks.transfers.subtract(seen.blocks)
         self.blocks.release(seen.blocks)
         self._follow_loss(seen)
 
@@ -606,7 +646,9 @@ class BlocksModel(KindModel):
         self.suspected = ""
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenBlocks) -> None:
-        """Return everything to its initial state."""
+        """Return everything to its initial state, and let all transfers be over."""
+        self.ended |= dict.fromkeys(self.transfers)
+        self.transfers = {}
         self.blocks.reset()
         if self.slots is not None:
             self.slots.reset()

@@ -131,11 +131,15 @@ class RequestModel:
         self.prefix_of: dict[int, Prefix] = {}  # what each registered block holds
         self.gone: set[int] = set()  # steps whose requests were released
         self.served: dict[int, ServedRequest] = {}
+        self.transfers: dict[int, list[int]] = {}  # blocks of those under way, by the step that began each
+        self.ended: dict[int, None] = {}  # the steps that began the others
         self.clear()
 
     def clear(self) -> None:
         """Forget everything except for the requests that have existed."""
         self.gone.update(self.served)
+        self.ended |= dict.fromkeys(self.transfers)
+        self.transfers = {}
         self.served.clear()
         self.blocks.reset()
         self.slots.reset()
@@ -263,6 +267,19 @@ class RequestModel:
         self.slots.drop(lost)
         known = self.blocks.is_caching and (not whole or request.blocks[whole - 1] in self.blocks.hash_of)
         request.is_known = known
+
+    def begin_transfer(self, step: int, blocks: Sequence[int]) -> None:
+        """Add a reference that is the transfer's."""
+        self.transfers[step] = [*blocks]
+        self.blocks.transfers.update(blocks)
+        self.blocks.retain(blocks)
+
+    def end_transfer(self, step: int) -> None:
+        """Take the references of a transfer away."""
+        blocks = self.transfers.pop(step)
+        self.ended[step] = None
+        self.blocks.transfers.subtract(blocks)
+        self.slots.drop(self.blocks.release(blocks))
 
     def paused_with(self, request: ServedRequest) -> int:
         """Count the blocks that paused requests would keep if this one were paused, too."""

@@ -11,6 +11,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Header
 from pymllm.history.operations import (
     AddRequest,
+    EndTransfer,
     Fault,
     Operation,
     Pause,
@@ -19,6 +20,7 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TransferRequest,
     Truncate,
 )
 from pymllm.history.outcomes import (
@@ -72,6 +74,9 @@ _NOT_COMPUTED = Misuse("a request is cut whose prompt is not computed", errors=_
 _NO_CUT = Misuse("", errors=("ValueError",), name="a cut before the prompt's end or behind what is computed")
 _NO_TOKEN = Misuse("", errors=("ValueError",), name="a next token that is none")
 _SHARED_END = Misuse("a tail is cut inside a block that others have", errors=_UNUSABLE)
+_OVER = Misuse(
+    "the end of a transfer that is over is refused", "C1", ("OwnershipError",), needs="refuses_double_free"
+)
 _RELEASED_AGAIN = Misuse("a request is released twice", errors=_UNUSABLE, needs="refuses_double_free")
 _GONE = Misuse("", errors=_UNUSABLE, name="the use of a request that is gone", needs="refuses_double_free")
 _NO_CHUNK = Misuse(
@@ -403,6 +408,32 @@ class RequestsModel(KindModel):
     def follow_release(self, step: int, operation: Release, seen: SeenRequest) -> None:
         """Let it go."""
         self.context.release(seen.request)
+
+    def read_transfer_request(self, operation: TransferRequest, outcome: Outcome) -> SeenContext:
+        """Read the begin of a transfer of a request in any region."""
+        if "transfers" not in self.claims:
+            raise ProgramError("transfers are not claimed")
+        request = self._find(operation.request, is_leaving=True)
+        if request is None:
+            return self.refused(outcome, _GONE)
+        return SeenRequest(outcome.result, request=request)
+
+    def follow_transfer_request(self, step: int, operation: TransferRequest, seen: SeenRequest) -> None:
+        """Let the blocks that it has now be held by the transfer, too."""
+        self.context.begin_transfer(step, seen.request.blocks)
+
+    def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenContext:
+        """Read the blocks that go with a transfer, which must be under way."""
+        if operation.transfer in self.context.ended:
+            return self.refused(outcome, _OVER)
+        if operation.transfer not in self.context.transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        lost = self.context.blocks.lost_with(self.context.transfers[operation.transfer])
+        return SeenContext(outcome.result, lost=lost)
+
+    def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenContext) -> None:
+        """Let go of them."""
+        self.context.end_transfer(operation.transfer)
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenContext) -> None:
         """Forget everything."""

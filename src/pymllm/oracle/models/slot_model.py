@@ -69,7 +69,7 @@ class Remainder(Set[int]):
 
 
 class PageModel:
-    """One pool: each page 1 to ``pages`` is in exactly one of four sets (A2); page 0 is padding (A1)."""
+    """One pool: each page 1 to ``pages`` is in exactly one of five sets (A2); page 0 is padding (A1)."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
@@ -81,6 +81,8 @@ class PageModel:
         self.young: set[int] = set()  # free since then
         self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
         self.held: set[int] = set()  # in the hands of callers
+        self.parked: set[int] = set()  # taken back under a transfer; neither free nor held
+        self.transfers: dict[int, int] = {}  # how many transfers each page is in
         self.group_open = False
         self._next = 1
         self._below: list[int] = []
@@ -140,10 +142,33 @@ class PageModel:
         self.held.update(pages)
 
     def give(self, pages: Iterable[int]) -> None:
-        """Take held pages back; inside a group they stay pending."""
+        """Take held pages back; under a transfer they stay parked, and inside a group pending."""
         given = set(pages)
         self.held -= given
+        if self.transfers:
+            waiting = given & self.transfers.keys()
+            self.parked |= waiting
+            given -= waiting
         (self.pending if self.group_open else self.young).update(given)
+
+    def begin_transfer(self, pages: Iterable[int]) -> None:
+        """Let pages be in one more transfer."""
+        for page in pages:
+            self.transfers[page] = self.transfers.get(page, 0) + 1
+
+    def coming_back(self, pages: Iterable[int]) -> set[int]:
+        """Return the pages of a transfer that become free, or pending, if it ends."""
+        return {page for page in pages if page in self.parked and self.transfers[page] == 1}
+
+    def end_transfer(self, pages: Iterable[int]) -> None:
+        """Let pages be in one transfer less; parked ones that are in no other are given back."""
+        back = self.coming_back(pages)
+        for page in pages:
+            self.transfers[page] -= 1
+            if not self.transfers[page]:
+                del self.transfers[page]
+        self.parked -= back
+        (self.pending if self.group_open else self.young).update(back)
 
     def merge(self) -> None:
         """Let the young pages be old."""

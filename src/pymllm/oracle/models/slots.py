@@ -11,8 +11,10 @@ from pymllm.history.files import Header
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
+    BeginTransfer,
     Clear,
     EndGroup,
+    EndTransfer,
     Free,
     FreeSWA,
     Merge,
@@ -29,6 +31,8 @@ _PAST_THE_END = Misuse("an index past the end is refused", "A5", _OWNED, needs="
 _NEGATIVE = Misuse("a negative index is refused", "A5", _OWNED, needs="refuses_foreign")
 _FREE = Misuse("a double free is refused", "A5", _OWNED, needs="refuses_double_free")
 _PENDING = Misuse("a double free inside a group is refused", "A5", _OWNED, needs="refuses_double_free")
+_PARKED = Misuse("a double free under transfer is refused", "A5", _OWNED, needs="refuses_double_free")
+_OVER = Misuse("the end of a transfer that is over is refused", "A5", _OWNED, needs="refuses_double_free")
 _TWICE = Misuse("a slot named twice is refused", "A5", _OWNED, needs="refuses_double_free")
 _HALF_GONE = Misuse("a half that is gone is refused", "A7", _OWNED, needs="refuses_double_free")
 _NO_SOURCE = Misuse("a move from a slot without a half is refused", "A7", _OWNED)
@@ -62,6 +66,13 @@ class SeenSlots(Seen):
     target: Sequence[int] = ()  # of a move
 
 
+@dataclass(slots=True)
+class SeenTransfer(SeenSlots):
+    """The begin or the end of a transfer, with the half pages that are behind its pages."""
+
+    halves: Sequence[int] = ()
+
+
 class SlotModel(KindModel):
     """The model of a pool, page by page, which is told the choices left to an allocator.
 
@@ -80,6 +91,8 @@ class SlotModel(KindModel):
         self.window_pool = None if swa is None else WindowModel(self.full, swa)
         self.pool: PageModel | WindowModel = self.full if self.window_pool is None else self.window_pool
         self.order_suspect = ""  # the law of what may have left its trace in the order, until all is merged
+        self.transfers: dict[int, SeenTransfer] = {}  # those under way, by the step that began each
+        self.ended: dict[int, None] = {}  # the steps that began the others
         self.most_taken = 0  # pages that one allocation took
         self.is_as_cleared = False  # nothing was given back since a clear
 
@@ -230,6 +243,8 @@ class SlotModel(KindModel):
             return _PADDING
         if not self.full.has(page):
             return _PAST_THE_END
+        if page in self.full.parked:
+            return _PARKED
         return _PENDING if page in self.full.pending else _FREE
 
     def _all_pages(self, slots: Iterable[int]) -> list[int]:
@@ -273,8 +288,46 @@ class SlotModel(KindModel):
             raise ProgramError("groups are not claimed")
         return self.full.group_open
 
+    def read_begin_transfer(self, operation: BeginTransfer, outcome: Outcome) -> SeenSlots:
+        """Read the named slots, which must be held, and the half pages behind them."""
+        if "transfers" not in self.claims:
+            raise ProgramError("transfers are not claimed")
+        slots = self.given.resolve(operation.memory)
+        if wrong := self._misuse(slots):
+            return SeenSlots(outcome.result, REFUSED, tuple(wrong), slots)
+        pages, half = self._pages_of(slots), {} if self.window_pool is None else self.window_pool.half
+        halves = [half[page] for page in pages if page in half]
+        return SeenTransfer(outcome.result, DONE, (), slots, pages, halves=halves)
+
+    def follow_begin_transfer(self, step: int, operation: BeginTransfer, seen: SeenTransfer) -> None:
+        """Let the pages and their halves be in a transfer."""
+        self.transfers[step] = seen
+        self.full.begin_transfer(seen.pages)
+        if self.window_pool is not None:
+            self.window_pool.swa.begin_transfer(seen.halves)
+
+    def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenSlots:
+        """Read the end of a transfer, which must be under way."""
+        if operation.transfer in self.ended:
+            return SeenSlots(outcome.result, REFUSED, (_OVER,))
+        if operation.transfer not in self.transfers:
+            raise ProgramError(f"step {operation.transfer} began no transfer")
+        begun = self.transfers[operation.transfer]
+        return SeenTransfer(outcome.result, DONE, (), begun.slots, begun.pages, halves=begun.halves)
+
+    def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenTransfer) -> None:
+        """Let what was given back meanwhile be free."""
+        del self.transfers[operation.transfer]
+        self.ended[operation.transfer] = None
+        self.is_as_cleared = self.is_as_cleared and not self.full.parked
+        self.full.end_transfer(seen.pages)
+        if self.window_pool is not None:
+            self.window_pool.swa.end_transfer(seen.halves)
+
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every page free, held or not."""
+        """Make every page free, held or not, and let all transfers be over."""
+        self.ended |= dict.fromkeys(self.transfers)
+        self.transfers = {}
         self.pool.clear()
         self.suspect("X7")
         self.is_as_cleared = True

@@ -96,7 +96,7 @@ class KVBlockAllocator(OneOwner):
     dummy_block_idx : int
         ``pool_size - 1``.
     block_ref_counts : torch.Tensor
-        ``[pool_size]`` int32, references.
+        ``[pool_size]`` int32, references, those of transfers among them.
     block_hashes : torch.Tensor
         ``[pool_size]`` int64, the hash under which a block is registered, -1 for none.
     block_timestamps : torch.Tensor
@@ -161,6 +161,8 @@ class KVBlockAllocator(OneOwner):
         # NumPy views of the same memory: a torch call costs ten times a small NumPy one.
         self._ref_counts = np.empty(self.pool_size, np.int32)
         self._timestamps = np.empty(self.pool_size, np.int64)
+        self._transfers = np.empty(self.pool_size, np.int32)  # references that transfers hold
+        self._last_transfer = 0
         self._is_free = np.empty(self.pool_size, np.bool_)  # the dummy, which nobody has, counts as free here
         # A stack: the last is handed out first. Of int64, which names blocks without being converted.
         self._free = np.empty(self.dummy_block_idx, np.int64)
@@ -302,6 +304,79 @@ class KVBlockAllocator(OneOwner):
         self._observer.refuse("release_memory_blocks")
         self._give_back(self._plan_release(blocks))
 
+    def begin_transfer(self, ids: BlockIds) -> int:
+        """Hold blocks for something outside that uses them, until `end_transfer` (beyond the reference).
+
+        Parameters
+        ----------
+        ids : sequence of int or tensor of integers
+            Blocks that are referenced or cached; one that is named twice is held once.
+
+        Returns
+        -------
+        int
+            The number of the transfer, for `end_transfer`. No other transfer of this allocator ever has it.
+
+        Raises
+        ------
+        OwnershipError
+            A block is free, the dummy, or outside the pool.
+        TypeError
+            Something is not an integer.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        A transfer has a reference of its own to each block, which no release takes away: a block that is
+        given up meanwhile is neither free nor evictable. On an error nothing has changed. Cost: O(ids).
+        Laws: C1, X1, X2.
+        """
+        self._observer.refuse("begin_transfer")
+        blocks = np.unique(self._as_occupied("transfer", ids))
+        more = self._transfers[blocks] + 1
+        self.retain_memory_blocks(blocks)
+        self._transfers[blocks] = more
+        self._last_transfer += 1
+        self._under_way[self._last_transfer] = blocks
+        return self._last_transfer
+
+    def end_transfer(self, transfer: int) -> None:
+        """Let go of the blocks of a transfer, which nothing outside touches any more (beyond the reference).
+
+        Parameters
+        ----------
+        transfer : int
+            What `begin_transfer` returned. Whether the transfer succeeded, failed or was aborted makes no
+            difference.
+
+        Raises
+        ------
+        OwnershipError
+            No such transfer is under way: it has ended, in a `reset` perhaps, or never began.
+        TypeError
+            ``transfer`` is not an integer.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        As `release_memory_blocks`: what nobody else references is cached if registered, else free. Laws: C1,
+        C6, X1, X2.
+        """
+        self._observer.refuse("end_transfer")
+        number = as_int("transfer", transfer)
+        if number not in self._under_way:
+            raise OwnershipError(
+                f"transfer {number} is not under way: end each one once, by the number that begin_transfer "
+                "returned, and none after a reset"
+            )
+        blocks = self._under_way[number]
+        release, left = self._plan_loss(blocks, 1), self._transfers[blocks] - 1
+        self._transfers[blocks] = left
+        del self._under_way[number]
+        self._give_back(release)
+
     def register_kv_block_hashes(
         self, ids: BlockIds, hashes: Sequence[int] | torch.Tensor, parent_hashes: Any = None
     ) -> None:
@@ -378,7 +453,9 @@ class KVBlockAllocator(OneOwner):
         self._stamp(blocks, clock, self._lowered(blocks, clock))
 
     def reset(self) -> None:
-        """Make every block free, held or not, as in a new allocator; the observer is not called.
+        """Make every block free, held or not, as in a new allocator, and end all transfers.
+
+        The observer is not called.
 
         Raises
         ------
@@ -392,6 +469,8 @@ class KVBlockAllocator(OneOwner):
         """
         self._observer.refuse("reset")
         self._ref_counts[:] = 0
+        self._transfers[:] = 0
+        self._under_way: dict[int, NDArray[np.int64]] = {}
         self._timestamps[:] = 0
         self._is_free[:] = True
         self._free[:] = self._all_free
@@ -411,13 +490,20 @@ class KVBlockAllocator(OneOwner):
     def _plan_release(self, blocks: BlockIds) -> _Release:
         """Compute the effects of a release, or refuse it; nothing has changed either way."""
         given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
-        short = self._ref_counts[given] < times
+        held = self._ref_counts[given]
+        if self._under_way:
+            held = held - self._transfers[given]
+        short = held < times
         if short.any():
             first = int(np.argmax(short))
             raise OwnershipError(
-                f"block {given[first]} has {self._ref_counts[given[first]]} references, "
+                f"block {given[first]} has {held[first]} references, "
                 f"{times[first]} are released; release each once"
             )
+        return self._plan_loss(given, times)
+
+    def _plan_loss(self, given: NDArray[np.int64], times: NDArray[np.int64] | int) -> _Release:
+        """Compute the effects of the loss of references that are there."""
         left = (self._ref_counts[given] - times).astype(np.int32)
         idle = given[left == 0]
         is_registered = self._known.of_block[idle] != NO_HASH

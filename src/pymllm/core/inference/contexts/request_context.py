@@ -387,6 +387,57 @@ class RequestContext(OneOwner):
         # Last, since an observer may raise: the request is gone by then.
         self.kv_block_allocator._give_back(given_back)
 
+    def begin_transfer(self, req: Any) -> int:
+        """Hold the blocks of a request for something outside that uses them, until `end_transfer`.
+
+        Parameters
+        ----------
+        req : object
+            A request in whatever region. It may go on, be paused or released meanwhile; blocks that it gets
+            later are not held.
+
+        Returns
+        -------
+        int
+            The number of the transfer, for `end_transfer`. No other transfer of this context ever has it.
+
+        Raises
+        ------
+        UsageError
+            The request is not here.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        As `KVBlockAllocator.begin_transfer`. Laws: C1, E3, X1, X2.
+        """
+        return self.kv_block_allocator.begin_transfer(self._find(req, "begin_transfer").blocks)
+
+    def end_transfer(self, transfer: int) -> None:
+        """Let go of the blocks of a transfer, which nothing outside touches any more.
+
+        Parameters
+        ----------
+        transfer : int
+            What `begin_transfer` returned.
+
+        Raises
+        ------
+        OwnershipError
+            No such transfer is under way: it has ended, in a `reset` perhaps, or never began.
+        TypeError
+            ``transfer`` is not an integer.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        As `KVBlockAllocator.end_transfer`. Laws: C1, E3, X1, X2.
+        """
+        self._refuse_in_step("end_transfer")
+        self.kv_block_allocator.end_transfer(transfer)
+
     def _new_live_states(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         if not self.num_mamba_layers:
             return None

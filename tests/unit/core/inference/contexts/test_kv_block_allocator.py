@@ -257,3 +257,77 @@ def test_an_observer_that_raises_finds_the_books_written(policy: PrefixCachingEv
     assert allocator.kv_hash_to_block_id == {}
     check_kv_block_allocator(allocator)
     assert len(allocator.take(3)) == 3, "the observer is not running any more"
+
+
+# -- transfers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.notices("B264")
+@pytest.mark.parametrize("policy", [LRU, REF_ZERO])
+def test_blocks_under_transfer_are_not_handed_out(policy: PrefixCachingEvictionPolicy) -> None:
+    """C1: whoever gave them up, until the transfer ends; the observer is told then."""
+    allocator = Watched(5, prefix_caching_eviction_policy=policy)
+    blocks = allocator.take(4)
+    transfer = allocator.begin_transfer([*blocks[:2], blocks[0]])
+    assert allocator.block_ref_counts.tolist() == [2, 2, 1, 1, 0]
+    allocator.release_memory_blocks(blocks)
+    check_kv_block_allocator(allocator)
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (2, 0)
+    assert allocator.allocate_memory_blocks(3) is None
+    allocator.seen.clear()
+    allocator.end_transfer(transfer)
+    check_kv_block_allocator(allocator)
+    assert (allocator.pool_avail, allocator.seen) == (4, [(blocks[:2], set())])
+
+
+def test_cached_blocks_under_transfer_are_not_evicted() -> None:
+    """C1: nor those above them, and they can be taken up again meanwhile."""
+    allocator = Watched(4)
+    blocks = allocator.cache_chain(3, 11, clock=0)
+    transfer = allocator.begin_transfer(blocks[1:2])
+    assert allocator.evictable_blocks == 1
+    assert allocator.allocate_memory_blocks(2) is None
+    allocator.retain_memory_blocks(blocks[:2])
+    allocator.end_transfer(transfer)
+    allocator.release_memory_blocks(blocks[:2])
+    check_kv_block_allocator(allocator)
+    assert allocator.evictable_blocks == 3
+
+
+@pytest.mark.notices("B266", "B263-blocks")
+def test_several_transfers_of_a_block_end_each_once() -> None:
+    """C1: a second end is refused, be the block somebody's again or not, and so is one after a reset."""
+    allocator = Watched(3)
+    blocks = allocator.take(2)
+    first, second = allocator.begin_transfer(blocks), allocator.begin_transfer(blocks[:1])
+    allocator.release_memory_blocks(blocks)
+    allocator.end_transfer(first)
+    assert allocator.pool_avail == 1
+    allocator.end_transfer(second)
+    assert allocator.pool_avail == 2
+    third = allocator.begin_transfer(allocator.take(2))
+    for reset in (False, True):
+        if reset:
+            allocator.reset()
+        before = books_of(allocator)
+        for wrong in (first, second, 0, *([third] if reset else [])):
+            with pytest.raises(
+                OwnershipError, match=rf"transfer {wrong} is not under way: end each one once"
+            ):
+                allocator.end_transfer(wrong)
+        assert books_of(allocator) == before
+    with pytest.raises(TypeError, match="transfer"):
+        allocator.end_transfer(1.0)  # type: ignore[arg-type]
+
+
+def test_a_release_takes_no_reference_of_a_transfer() -> None:
+    """C1: nor does anybody begin a transfer of a free block."""
+    allocator = Watched(4)
+    blocks = allocator.take(2)
+    allocator.begin_transfer(blocks)
+    before = books_of(allocator)
+    with pytest.raises(OwnershipError, match="block 1 has 1 references, 2 are released"):
+        allocator.release_memory_blocks([0, 1, 1])
+    with pytest.raises(OwnershipError, match="cannot transfer block 2: it is free"):
+        allocator.begin_transfer([0, 2])
+    assert books_of(allocator) == before

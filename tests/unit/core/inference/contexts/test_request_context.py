@@ -281,7 +281,7 @@ def hit_of(context: DynamicInferenceContext, *prompt: int) -> int:
     return found
 
 
-@pytest.mark.notices("B260")
+@pytest.mark.notices("B290")
 def test_a_block_that_is_cut_and_written_again_is_not_found_by_its_old_tokens() -> None:
     """C3, E1: 99 made the block whole and got it a hash; 11 takes its place."""
     context = make_context()
@@ -393,4 +393,45 @@ def test_a_paused_request_stays_paused_when_it_is_cut() -> None:
     context.resume(req)
     (step,) = context.step(compute).requests
     assert (step.start, step.tokens.tolist(), len(step.blocks)) == (5, [8], 2)
+    check_dynamic_context(context)
+
+
+# -- transfers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.notices("B265", "B266-requests")
+def test_blocks_of_a_request_under_transfer_outlive_it() -> None:
+    """C1: an aborted request leaves them to the transfer, and its end gives them back."""
+    context = make_context()
+    req = request(*range(1, 17))
+    assert context.add_request(req)
+    context.step(compute)
+    transfer = context.begin_transfer(req)
+    context.release(req)
+    check_dynamic_context(context)
+    allocator = context.kv_block_allocator
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 0)
+    assert not context.add_request(request(*range(100, 120)))
+    context.end_transfer(transfer)
+    check_dynamic_context(context)
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 4)
+    assert context.add_request(request(*range(100, 120)))
+    with pytest.raises(OwnershipError, match=f"transfer {transfer} is not under way"):
+        context.end_transfer(transfer)
+
+
+def test_a_transfer_begins_and_ends_between_steps() -> None:
+    """X1: of a request that is here, and not while a step is under way."""
+    context = make_context()
+    req = request(1, 2, 3)
+    with pytest.raises(UsageError):
+        context.begin_transfer(req)
+    assert context.add_request(req)
+    transfer = context.begin_transfer(req)
+    context.begin_step()
+    for call in (lambda: context.begin_transfer(req), lambda: context.end_transfer(transfer)):
+        with pytest.raises(RuntimeError, match="step"):
+            call()
+    context.abort_step()
+    context.end_transfer(transfer)
     check_dynamic_context(context)
