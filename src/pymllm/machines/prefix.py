@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pymllm.adapters.malformed import MALFORMED_CALLS
-from pymllm.history.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
+from pymllm.history.operations import (
+    Evict,
+    Hash,
+    Key,
+    Lock,
+    Malformed,
+    ReadHalves,
+    Reset,
+    Span,
+    Unlock,
+    namespace_of,
+)
 from pymllm.machines.acting import act
 from pymllm.machines.prefix_caller import (
     ALPHABETS,
+    FILLED,
     NTH,
     PAGES,
     PICK,
     RARE,
     STYLE,
     TOKENS,
+    WAY,
     PrefixCaller,
+    alike_values,
     amount,
     looked_at,
     picked,
@@ -280,6 +294,20 @@ class PrefixMachine(StateActs):
             self.give_back(fresh, style)
         if held is not None:
             self.unlock(held)
+
+    @looked_at(
+        needs="dimensions", weight=2, pages=PAGES, turn=PAGES, style=STYLE, filled=FILLED, place=PICK, way=WAY
+    )
+    def ask_under_other_values(
+        self, pages: int, turn: int, style: int, filled: int, place: int, way: int
+    ) -> None:
+        """Insert a key under values of all dimensions, and look it up under values that are alike (K2)."""
+        key = self.draw_key(pages, turn, turn, style)
+        for at, values in enumerate(alike_values(self.dimensions, filled, place, way)):
+            asked = Key(key.tokens, namespace_of(values), key.form)
+            if not at or place % 2:
+                self._insert_fresh(asked, style)
+            self.match(asked)
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
