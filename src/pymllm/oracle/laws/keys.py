@@ -193,11 +193,12 @@ def values_keep_to_their_dimensions(
 
     Engines
     -------
-    - sglang: `extra_key` and a salt; the name of an adapter is appended to the former before the cache sees
-      it (`sglang/srt/managers/schedule_batch.py`, `Req`). The cache itself has one dimension.
-    - vLLM: name of the adapter, hashes of images and embeddings, and salt, one after the other
-      (`vllm/v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`). No versions: to load
-      weights or an adapter anew, the cache is emptied by whoever does it.
+    - sglang 0.5.23: `extra_key` and `cache_salt` are two fields of a key (`srt/mem_cache/radix_cache.py`,
+      `RadixKey.child_key_at`). The id of an adapter is appended to `extra_key` with nothing between
+      (`srt/managers/schedule_batch.py`, `Req.__init__`), so of these two the cache sees one string.
+      Weights have no version: who loads others flushes the cache.
+    - vLLM 0.33.0: name and path of the adapter, images, embeddings and salt, each with a label
+      (`v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`). Weights have no version here, either.
     - Megatron Core 0.16.1: not applicable, no prefix cache.
     """
     if not isinstance(operation.key.extra_key, tuple):
