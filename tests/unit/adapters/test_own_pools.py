@@ -175,7 +175,5 @@ def test_a_namespace_of_one_value_is_spelled_as_text() -> None:
     """K1, K2: and read again; several values are none of its business."""
     for namespace in (None, "", "1", 1, "i:1", -1):
         assert read_namespace(spell_namespace(namespace)) == namespace
-    with pytest.raises(
-        ValueError, match=r"^the namespace \('a', 1\) has several values; spell each"
-    ):
+    with pytest.raises(ValueError, match=r"^the namespace \('a', 1\) has several values; spell each"):
         spell_namespace(("a", 1))

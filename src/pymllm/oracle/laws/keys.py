@@ -139,7 +139,7 @@ def _pages_stay_in_their_namespaces(before: CacheModel, operation: Inspect, seen
     SliceKey,
     PickToken,
     page="keys-and-hashes",
-    ways="sop",
+    ways="op",
     kinds="hashes prefix",
     needs="lora|lora_version|embeddings|weights",
 )
