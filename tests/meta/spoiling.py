@@ -184,6 +184,7 @@ SPOILS = (
     Spoil("X4", "gdn-states", {"track_slots": 0}, (AllocTrack(),), _result(Slots((4,)))),
     Spoil("X7", "gdn-states", {}, (WriteState(0, Span(0, 1, 2), 5, 6), Clear(), ReadStates(0)), _cell(1, 5)),
     Spoil("X1", "hashes", {}, (PickToken(Key((1, 2)), 2),), _result(Tokens((2,)))),
+    Spoil("K2", "hashes", {}, (PickToken(Key((1, 2), ("a", "b")), 1),), _result(Tokens((2,), ("b", "a")))),
     Spoil("X4", "radix", {"pool": "token"}, (Alloc(99),), _result(Slots((1, 2)))),
     Spoil("A1", "radix", {"pool": "token"}, (Alloc(1),), _result(Slots((0,)))),
     Spoil("A2", "radix", {"pool": "token"}, (Alloc(1),), _size("available_size", 1)),

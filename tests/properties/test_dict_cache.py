@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -83,7 +84,7 @@ class DictCache(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim what a flat cache can know; there are no nodes to show."""
-        claims = {"extra_key", "bigrams", "hashes", "digests", "refusals", "callbacks", "node_ids"}
+        claims = {*ops.DIMENSIONS, "bigrams", "hashes", "digests", "refusals", "callbacks", "node_ids"}
         claims |= self.order()
         claims |= {"pool"} if self.config["pool"] != "none" else set()
         windowed = {"swa", "exact_windows", "hold_tokens"}
@@ -419,10 +420,21 @@ class DictCache(BaseAdapter):
 
 def seed(namespace: str) -> bytes:
     """Return what the first page of a namespace, given by its representation, chains from (H3)."""
-    if namespace == "None":
+    value = ast.literal_eval(namespace)
+    if value is None:
         return b""
-    named = f"s:{namespace[1:-1]}" if namespace[0] in "'\"" else f"i:{namespace}"
-    return hashlib.sha256(bytes(1) + hashlib.sha256(named.encode()).digest()).digest()
+    named = name_of_values(value) if isinstance(value, tuple) else name_of_value(value)
+    return hashlib.sha256(bytes(1) + hashlib.sha256(named).digest()).digest()
+
+
+def name_of_value(value: str | int | None) -> bytes:
+    """Spell one value of a namespace, or none."""
+    return b"" if value is None else f"{'s' if isinstance(value, str) else 'i'}:{value}".encode()
+
+
+def name_of_values(values: Sequence[str | int | None]) -> bytes:
+    """Spell several, each as long as the other."""
+    return b"t:" + b"".join(hashlib.sha256(name_of_value(value)).digest() for value in values)
 
 
 def ranges(pages: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:

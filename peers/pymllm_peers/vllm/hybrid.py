@@ -28,7 +28,7 @@ from pymllm.adapters.own_prefix import CallersPool, pool_configurations
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
-from pymllm_peers.vllm.manager import VllmFull, make_manager
+from pymllm_peers.vllm.manager import DIMENSIONS, VllmFull, make_manager
 from pymllm_peers.vllm.package import load_vllm
 
 _BLOCKS = 2048
@@ -57,7 +57,7 @@ class _Hybrid(CallersPool, VllmFull):
 
     def claim(self) -> frozenset[str]:
         """Claim no order: blocks of both groups go as they were let go of, each by itself."""
-        return frozenset({"pool", "extra_key", "inspect", "lean_matches", "node_ids"})
+        return frozenset({"pool", *DIMENSIONS, "inspect", "lean_matches", "node_ids"})
 
     # -- what is cached ------------------------------------------------------------------------------------
 

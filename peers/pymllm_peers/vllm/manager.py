@@ -30,6 +30,7 @@ from pymllm.adapters.key_forms import spell_namespace
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
 from pymllm.history.files import Config
+from pymllm.history.operations import values_of
 from pymllm_peers.by_request import ByRequest
 from pymllm_peers.vllm.package import load_vllm, require_version
 
@@ -78,10 +79,13 @@ class VllmFull(ByRequest):
         return make_manager(self.page_size, self.number("capacity") // self.page_size + 1)
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
+        """Claim its order; misuse is undefined, and blocks have no hashes of ours.
+
+        Of the dimensions, `weights` is none: who loads other weights resets the cache.
+        """
         order = {"exact_policy"} if self.config["policy"] == "release" else set()
         also = str(self.config.get("also", "")).split()
-        return frozenset({"extra_key", "inspect", "lean_matches", "node_ids", *order, *also})
+        return frozenset({*DIMENSIONS, "inspect", "lean_matches", "node_ids", *order, *also})
 
     def _cached(self) -> list[Any]:
         return [block for block in self.blocks.blocks if block.block_hash is not None]
@@ -109,8 +113,8 @@ class VllmFull(ByRequest):
                 max_tokens=1, extra_args=None, skip_reading_prefix_cache=None, structured_outputs=None
             ),
             None,
-            cache_salt=spell_namespace(key.extra_key),
             block_hasher=self._hasher,
+            **_told(key),
         )
         # Not of a block that ends with the token more, of which another key may have as many.
         for count, digest in enumerate(request.block_hashes[: len(tokens) // self.page_size], 1):
@@ -194,6 +198,26 @@ class VllmFull(ByRequest):
             slots=self._contents[block.block_id],
             lock_ref=block.ref_cnt,
         )
+
+
+DIMENSIONS = ("extra_key", "lora", "lora_version", "embeddings")
+"""The dimensions of a key that are in the hash of a block."""
+
+
+def _told(key: ops.Key) -> dict[str, Any]:
+    """Return what a request says of all on which its KV depends beside the tokens.
+
+    The path of an adapter is its version: one name may be pointed at another path.
+    """
+    salt, lora, version, image, _ = map(spell_namespace, values_of(key.extra_key))
+    told: dict[str, Any] = {"cache_salt": salt}
+    if lora is not None or version is not None:
+        made = load_vllm("lora.request").LoRARequest
+        told["lora_request"] = made(lora_name=lora or "none", lora_int_id=1, lora_path=version or "none")
+    if image is not None:
+        place = SimpleNamespace(offset=0, length=1)
+        told["mm_features"] = [SimpleNamespace(identifier=image, mm_position=place)]
+    return told
 
 
 def make_manager(page_size: int, blocks: int, *more: tuple[Any, str]) -> Any:

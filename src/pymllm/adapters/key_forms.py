@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pymllm.history.operations import Key, Token
+from pymllm.history.operations import Key, Namespace, Token
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 
 CONTAINERS: dict[str, Callable[[Sequence[Token]], Any]] = {
@@ -43,8 +43,13 @@ def make_radix_key(key: Key) -> RadixKey:
     return RadixKey(make_tokens(key), key.extra_key)
 
 
-def spell_namespace(extra_key: str | int | None) -> str | None:
-    """Return a namespace as a text, so that no text and no number are the same, and none is empty."""
+def spell_namespace(extra_key: Namespace) -> str | None:
+    """Return a namespace of one value as a text: no text and no number are the same, and none is empty.
+
+    `ValueError` where it has several values, which only who claims their dimensions is given.
+    """
+    if isinstance(extra_key, tuple):
+        raise ValueError(f"the namespace {extra_key!r} has several values; spell each by itself")
     return None if extra_key is None else f"{'i' if isinstance(extra_key, int) else 's'}:{extra_key}"
 
 

@@ -15,6 +15,7 @@ from pymllm.adapters.own_pools import view_states, write_state
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
+from pymllm.history.operations import DIMENSIONS
 from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, NodeView, NoRoom, Result, Slots
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_radix_cache
 from pymllm.invariants.radix_cache import check_departed
@@ -105,7 +106,7 @@ class Chunk(OwnPrefixCache):
 
     def claim(self) -> frozenset[str]:
         """Claim namespaces and bigrams, which cannot meet where nothing is kept."""
-        claimed = {"extra_key", "bigrams", "forms"}
+        claimed = {*DIMENSIONS, "bigrams", "forms"}
         if self.config.get("pool", "none") != "none":
             claimed |= {"pool", "engine"}
         return frozenset(claimed)
@@ -145,7 +146,7 @@ class OwnTree(OwnPrefixCache):
 
     def claim(self) -> frozenset[str]:
         """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
-        claimed = {"extra_key", "bigrams", "hashes", "digests", "forms", "faults", "callbacks", "call_order"}
+        claimed = {*DIMENSIONS, "bigrams", "hashes", "digests", "forms", "faults", "callbacks", "call_order"}
         claimed |= {"inspect", "lean_matches", "node_ids", "hit_counts"} | (
             {"refusals"} if self.is_checked else set()
         )

@@ -14,6 +14,7 @@ from pymllm.adapters.key_forms import make_indices, make_tokens
 from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
+from pymllm.history.operations import DIMENSIONS
 from pymllm.history.outcomes import Buffers, Done, Hashes, NoRoom, Number, Slots, States, Table, Tokens
 from pymllm.invariants.pools import check_gdn_pool, check_kv_pool, check_req_to_token_pool
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
@@ -379,7 +380,7 @@ class KeysAndHashes(OwnPool):
         ("slice_key", "a float start"): lambda _: RadixKey([1, 2])[0.5:],
         ("slice_key", "a float namespace"): lambda _: RadixKey([1, 2], 1.5),  # type: ignore[arg-type]
         ("slice_key", "a bool namespace"): lambda _: RadixKey([1, 2], True),
-        ("slice_key", "a tuple as namespace"): lambda _: RadixKey([1, 2], ("a",)),  # type: ignore[arg-type]
+        ("slice_key", "a float in a namespace"): lambda _: RadixKey([1, 2], ("a", 1.5)),  # type: ignore[arg-type]
         ("pick_token", "a float index"): lambda _: RadixKey([1, 2])[1.0],  # type: ignore[index]
         ("pick_token", "no index"): lambda _: RadixKey([1, 2])[None],  # type: ignore[index]
         ("hash_page", "float tokens"): lambda _: hash_token_ids([1, 1.0]),
@@ -403,7 +404,7 @@ class KeysAndHashes(OwnPool):
         """Build nothing: keys live for one operation, and functions for ever."""
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"bigrams", "extra_key", "forms", "hashes", "digests", "refusals"})
+        return frozenset({"bigrams", *DIMENSIONS, "forms", "hashes", "digests", "refusals"})
 
     def do_slice_key(self, step: int, operation: ops.SliceKey) -> Tokens:
         return _read(_make_key(operation.key)[operation.start : operation.stop])

@@ -9,7 +9,17 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from pymllm.history.codec import name_of
-from pymllm.history.operations import OPERATIONS_OF, Fault, FindBlocks, Insert, Key, Malformed, Operation
+from pymllm.history.operations import (
+    DIMENSIONS,
+    OPERATIONS_OF,
+    Fault,
+    FindBlocks,
+    Insert,
+    Key,
+    Malformed,
+    Operation,
+    values_of,
+)
 from pymllm.text_file import cut
 
 _HALVES = "free_swa move_swa read_halves"
@@ -106,10 +116,16 @@ def _each_need(kind: str, operation: Operation, claims: Collection[str]) -> Iter
         yield "bare_inserts"
     key = getattr(operation, "key", None)
     if isinstance(key, Key):
-        if key.extra_key is not None:
-            yield "extra_key"
+        yield from dimensions_of(key)
         if any(isinstance(token, tuple) for token in key.tokens):
             yield "bigrams"
+
+
+def dimensions_of(key: Key) -> Iterator[str]:
+    """Yield the claims of the dimensions in which the namespace of a key has a value."""
+    for claim, value in zip(DIMENSIONS, values_of(key.extra_key), strict=False):
+        if value is not None:
+            yield claim
 
 
 def can_be_given(kind: str, operation: Operation) -> bool:

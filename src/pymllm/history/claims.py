@@ -34,6 +34,10 @@ CLAIMS: dict[str, Claim] = {
     "swa": Claim("prefix caches: has a sliding window; slots: gives each slot an SWA half", "slots prefix"),
     "mamba": Claim("keeps states of recurrent layers beside the KV", "prefix blocks requests"),
     "extra_key": Claim("keeps namespaces apart", "hashes prefix"),
+    "lora": Claim("keeps the second value of namespaces apart, a LoRA adapter's name", "hashes prefix"),
+    "lora_version": Claim("keeps the third apart, the version of that adapter", "hashes prefix"),
+    "embeddings": Claim("keeps the fourth apart, what came in place of tokens", "hashes prefix"),
+    "weights": Claim("keeps the fifth apart, the version of the model's weights", "hashes prefix"),
     "bigrams": Claim("takes tuples as tokens", "hashes prefix"),
     "hashes": Claim("hashes each page after the one before it", "hashes prefix"),
     "digests": Claim(

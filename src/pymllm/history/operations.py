@@ -8,6 +8,8 @@ adapter must understand depends on its kind (`OPERATIONS_OF`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pymllm.history.codec import Record, snake_case
 
 
@@ -23,6 +25,28 @@ KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
 """The containers that a key may be handed over in; ``int32`` and ``int64`` are NumPy's."""
 
 
+Namespace = str | int | None | tuple[str | int | None, ...]
+"""What KV depends on beside tokens: nothing, a value, or one for each of the first `DIMENSIONS` (K2)."""
+
+DIMENSIONS = ("extra_key", "lora", "lora_version", "embeddings", "weights")
+"""The dimensions of a namespace, by the claim to keep their values apart. A tuple has values in this order,
+up to the last that is not missing; where only the first has a value, that alone is the namespace."""
+
+
+def values_of(extra_key: Namespace) -> tuple[str | int | None, ...]:
+    """Return the value of each dimension of a namespace; what is missing is None."""
+    given = extra_key if isinstance(extra_key, tuple) else (extra_key,)
+    return (*given, *[None] * (len(DIMENSIONS) - len(given)))
+
+
+def namespace_of(values: Iterable[str | int | None]) -> Namespace:
+    """Return the namespace with these values, one for each of the first dimensions."""
+    given = (*values,)
+    while given and given[-1] is None:
+        given = given[:-1]
+    return given if len(given) > 1 else given[0] if given else None
+
+
 class Key(Record, frozen=True):
     """A key of a prefix cache.
 
@@ -32,7 +56,7 @@ class Key(Record, frozen=True):
     """
 
     tokens: tuple[Token, ...]
-    extra_key: str | int | None = None
+    extra_key: Namespace = None
     form: str = "list"
 
 

@@ -7,7 +7,7 @@ import typing
 import msgspec
 
 from pymllm.history.codec import Record, snake_case
-from pymllm.history.operations import Token
+from pymllm.history.operations import Namespace, Token
 
 
 class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
@@ -238,7 +238,7 @@ class Tokens(_Result, frozen=True):
     """A key: its tokens and its namespace."""
 
     tokens: tuple[Token, ...]
-    extra_key: str | int | None = None
+    extra_key: Namespace = None
 
 
 class Table(_Result, frozen=True):
@@ -285,7 +285,7 @@ class NodeView(Record, frozen=True):
     id: int
     parent: int | None
     tokens: tuple[Token, ...]
-    extra_key: str | int | None
+    extra_key: Namespace
     slots: tuple[int, ...]
     is_alive: bool = True
     lock_ref: int | None = None

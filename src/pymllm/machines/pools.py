@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from pymllm.history import operations as ops
-from pymllm.history.operations import Key, Operation, Span, Token
+from pymllm.history.operations import DIMENSIONS, Key, Namespace, Operation, Span, Token, namespace_of
 from pymllm.history.outcomes import Hashes, Outcome
 from pymllm.history.spans import GivenNumbers
 from pymllm.machines.acting import ActingMachine, act
@@ -184,7 +184,7 @@ class HashMachine(PoolMachine):
     """Drives `RadixKey` and the hash functions (K1, H1, X1)."""
 
     MALFORMED = malformed_calls(
-        slice_key=("a float start", "a float namespace", "a bool namespace", "a tuple as namespace"),
+        slice_key=("a float start", "a float namespace", "a bool namespace", "a float in a namespace"),
         pick_token=("a float index", "no index"),
         hash_page=(
             *("float tokens", "a float array", "a bool array", "a string of tokens", "a number of tokens"),
@@ -199,6 +199,7 @@ class HashMachine(PoolMachine):
         """Start without a page to chain to."""
         self.last_digest: str | None = None
         self._has_bigrams = "bigrams" in self.capabilities
+        self._further = self.capabilities.intersection(DIMENSIONS[1:])
         self.can_mix_widths = self.can_refuse and self._has_bigrams  # a page of several widths is refused
 
     # -- keys ----------------------------------------------------------------------------------------------
@@ -264,4 +265,10 @@ class HashMachine(PoolMachine):
         tokens: tuple[Token, ...] = tuple(source.choices(edges, k=count))
         if width and self._has_bigrams:
             tokens = tuple(tuple(source.choices(edges, k=int(width))) for _ in range(count))
-        return Key(tokens, source.choice(_NAMESPACES), chosen)
+        namespace: Namespace = source.choice(_NAMESPACES)
+        if self._further and source.random() < 0.3:
+            values = [
+                source.choice(_NAMESPACES) if name in self.capabilities else None for name in DIMENSIONS
+            ]
+            namespace = namespace_of(values)
+        return Key(tokens, namespace, chosen)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pymllm.history import operations as ops
-from pymllm.history.operations import KEY_FORMS, Key, Operation, Span, Token
+from pymllm.history.operations import DIMENSIONS, KEY_FORMS, Key, Operation, Span, Token
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.machines.acting import ActingMachine, act
 from pymllm.oracle.judge import Judge
@@ -111,6 +111,44 @@ def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
     return tuple((token, *[1] * (width - 1)) for token in tokens)
 
 
+Values = list[str | int | None]
+"""A value for each dimension of a namespace, `None` where it is missing."""
+
+_NAMES = ("ab", "cd", "ef", "gh", "ij")
+"""A value for each dimension, so that each is told from the others."""
+
+WAYS = 7
+"""So many ways `alike_values` has to be alike."""
+
+
+def alike_values(dimensions: Sequence[int], filled: int, place: int, way: int) -> tuple[Values, Values]:
+    """Derive the values of two namespaces that whoever joins, mixes or drops some takes for one (K2).
+
+    Bits of ``filled`` say which ``dimensions`` have a value. Of those that follow one another, ``place`` says
+    which two differ; the last of seven ways is to agree in all.
+    """
+    first: Values = [
+        _NAMES[at] if at in dimensions and filled >> at & 1 else None for at in range(len(_NAMES))
+    ]
+    number = place % max(1, len(dimensions) - 1)
+    at, beside = dimensions[number], dimensions[(number + 1) % len(dimensions)]
+    if way < 3:  # both have a value; or else only one of them has
+        first[at], first[beside] = _NAMES[at], None if way == 2 else _NAMES[beside]
+    if way in (3, 4):
+        at = dimensions[place % len(dimensions)]
+        first[at] = (_NAMES[at], "")[way - 3]
+    elif way == 5:
+        first[at] = 1
+    second = [*first]
+    if way in (0, 2):
+        second[at], second[beside] = first[beside], first[at]
+    elif way == 1:
+        second[at], second[beside] = _NAMES[at] + _NAMES[beside][:1], _NAMES[beside][1:]
+    elif way < WAYS - 1:
+        second[at] = {3: "other", 4: None, 5: "1"}[way]
+    return first, second
+
+
 KEPT = 12
 """So many handles and released holds are kept to be used again."""
 
@@ -145,6 +183,8 @@ class PrefixCaller(ActingMachine):
         self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
         self.other_spaces = spaces_of(self.capabilities, OTHER_SPACES)
+        claimed = [at for at, name in enumerate(DIMENSIONS) if name in self.capabilities]
+        self.dimensions = claimed if claimed != [0] else []  # a salt alone is the business of `spaces`
         self.alphabet = ALPHABETS[0]
         if self.capabilities.isdisjoint({"extra_key", "bigrams", "forms"}):
             self.judge.evidence.left_out.add("K1")  # all keys are of one namespace, width and container
@@ -380,6 +420,8 @@ PICK = (0, 30)
 TOKENS = (-1, 12)  # to evict; the largest means everything
 RARE = (0, 3)  # only 0 acts
 NTH = (1, 2)
+FILLED = (0, 2 ** len(DIMENSIONS) - 1)  # which dimensions have a value, a bit for each
+WAY = (0, WAYS - 1)
 
 EVERYTHING = 1000
 

@@ -131,6 +131,10 @@ def hash_bytes(data: bytes) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
 
 
+Namespace = str | int | None | tuple[str | int | None, ...]
+"""What KV depends on beside its tokens: nothing, one value, or one for each dimension."""
+
+
 class RadixKey:
     """Name a token sequence within a namespace.
 
@@ -141,26 +145,29 @@ class RadixKey:
         more (bigrams), in a list or tuple. Kept as given, neither copied nor changed; a cache reads it during
         a call and keeps nothing of it (X5). The tokens are checked when a cache first reads them: of a
         tokenizer's batch of shape ``(1, n)`` give one row, ``ids[0]``.
-    extra_key : str or int, optional
+    extra_key : str, int or tuple of these, optional
         Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node. What
         counts is its value: a member of an enumeration of strings is the namespace that its string is.
+        A tuple has a value for each dimension on which KV depends, such as salt, adapter, its version; None
+        is a missing value. Missing values at the end are left out, and one value alone is the namespace.
 
     Raises
     ------
     TypeError
-        ``extra_key`` is something else; a bool is.
+        ``extra_key``, or a value in it, is something else; a bool is.
     ValueError
         ``extra_key`` has half of a surrogate pair, which UTF-8 cannot spell and no hash can read.
 
     Notes
     -----
     Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost
-    no work per token in Python. Keys are plain data: they copy and pickle. Laws: K1, H3, X1.
+    no work per token in Python. Keys are plain data: they copy and pickle. Laws: K1, K2, H3,
+    X1.
     """
 
     __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
 
-    def __init__(self, token_ids: Any, extra_key: str | int | None = None) -> None:
+    def __init__(self, token_ids: Any, extra_key: Namespace = None) -> None:
         self.token_ids = token_ids
         self.extra_key = None if extra_key is None else as_namespace(extra_key)
 
@@ -190,19 +197,32 @@ class RadixKey:
         return f"RadixKey({str(shown)[1:-1]}{more}; extra_key={self.extra_key!r})"
 
 
-def as_namespace(extra_key: str | int) -> str | int:
-    """Read a namespace by its value, as a plain str or int.
+def as_namespace(extra_key: Namespace) -> Namespace:
+    """Read a namespace by its value, as a plain str or int, or a tuple of them in the shortest spelling.
 
-    Cost: O(1), or O(length) for text beyond ASCII. Laws: K1, H3, X1.
+    Cost: O(1) for each value, or O(length) for text beyond ASCII. Laws: K1, K2, H3, X1.
     """
-    if isinstance(extra_key, str):
-        text = str.__str__(extra_key)
+    if extra_key is None or not isinstance(extra_key, tuple):
+        return _as_value(extra_key)
+    values = [_as_value(value) for value in extra_key]
+    while values and values[-1] is None:
+        values.pop()
+    if len(values) > 1:
+        return tuple(values)
+    return values[0] if values else None
+
+
+def _as_value(value: str | int | None) -> str | int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = str.__str__(value)
         if not text.isascii():
             _check_utf8(text)
         return text
-    if isinstance(extra_key, int) and not isinstance(extra_key, bool):
-        return int.__int__(extra_key)
-    raise TypeError(f"extra_key is {extra_key!r}: give None, a str or an int")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    raise TypeError(f"extra_key is {value!r}: give None, a str or an int, or a tuple of these")
 
 
 def _check_utf8(text: str) -> None:

@@ -19,6 +19,7 @@ from pymllm.history.operations import (
     Evict,
     Insert,
     Key,
+    Namespace,
     Operation,
     Span,
     Token,
@@ -161,7 +162,7 @@ def _shorter(operations: Operations, unit: int, is_shared: bool) -> Iterator[Ope
             )
 
 
-def _begins(operation: Operation, space: str | int | None, tokens: Sequence[Token]) -> bool:
+def _begins(operation: Operation, space: Namespace, tokens: Sequence[Token]) -> bool:
     key = _key_of(operation)
     return key is not None and key.extra_key == space and key.tokens[: len(tokens)] == tokens
 

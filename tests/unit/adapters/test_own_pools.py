@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.adapters.key_forms import read_namespace, spell_namespace
 from pymllm.adapters.own_pools import (
     GDNStates,
     KeysAndHashes,
@@ -168,3 +169,11 @@ def test_tokens_that_a_container_cannot_hold_never_reach_the_class(form: str) ->
     """The container's error is not booked as the class's."""
     asked = ops.HashPage(ops.Key((2**40,), None, form))
     assert isinstance(KeysAndHashes("x", {}).apply(1, asked).result, out.Unsupported)
+
+
+def test_a_namespace_of_one_value_is_spelled_as_text() -> None:
+    """K1, K2: and read again; several values are none of its business."""
+    for namespace in (None, "", "1", 1, "i:1", -1):
+        assert read_namespace(spell_namespace(namespace)) == namespace
+    with pytest.raises(ValueError, match=r"^the namespace \('a', 1\) has several values; spell each"):
+        spell_namespace(("a", 1))

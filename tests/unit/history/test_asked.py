@@ -38,6 +38,13 @@ def test_an_operation_names_steps_in_three_ways() -> None:
         ("prefix", ops.Insert(Key((1,))), ("mamba",), ("bare_inserts",)),
         ("prefix", ops.Insert(Key((1,)), state=ops.Span(1, 0, 1)), ("mamba",), ()),
         ("prefix", ops.Match(Key(((1, 2),), "tenant")), (), ("extra_key", "bigrams")),
+        ("prefix", ops.Match(Key((1,), (None, "b", None, 2))), (), ("lora", "embeddings")),
+        (
+            "hashes",
+            ops.SliceKey(Key((1,), ("", 0, None, None, 0)), 0, 1),
+            (),
+            ("extra_key", "lora", "weights"),
+        ),
         ("index", ops.FindBlocks((1,)), (), ()),
         ("index", ops.FindBlocks((1,), early=True), (), ("early_exit",)),
     ],

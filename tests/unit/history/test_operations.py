@@ -14,6 +14,7 @@ from pymllm.history import outcomes as out
 from pymllm.history.codec import decode, encode
 from pymllm.history.operations import (
     CONV_PRIME,
+    DIMENSIONS,
     KINDS,
     KV_FACTOR,
     KV_PRIME,
@@ -37,6 +38,8 @@ from pymllm.history.operations import (
     Unlock,
     WriteKV,
     WriteState,
+    namespace_of,
+    values_of,
 )
 from pymllm.history.outcomes import RESULTS, Effect, Outcome, Result
 
@@ -115,6 +118,7 @@ def test_an_operation_is_read_as_it_was_written(operation: Operation, plain: dic
     [
         (Key(()), {"tokens": []}),
         (Key((1, 2), "a", "tensor32"), {"tokens": [1, 2], "extra_key": "a", "form": "tensor32"}),
+        (Key((1,), ("a", None, 3)), {"tokens": [1], "extra_key": ["a", None, 3]}),
         (Key(((1, 2), (3, 4)), 0), {"tokens": [[1, 2], [3, 4]], "extra_key": 0}),
     ],
 )
@@ -122,6 +126,15 @@ def test_a_key_is_read_as_it_was_written(key: Key, plain: dict[str, object]) -> 
     """K1: namespace 0 is not the lack of one, and bigrams stay tuples."""
     assert encode(key) == plain
     assert decode(Key, plain) == key
+
+
+@pytest.mark.parametrize("namespace", [None, "a", 0, (None, "b"), ("a", "b", 1, "", 2)])
+def test_a_namespace_is_made_of_its_values(namespace: operations.Namespace) -> None:
+    """K2: one value for each dimension, and the shortest spelling again."""
+    values = values_of(namespace)
+    assert len(values) == len(DIMENSIONS)
+    assert namespace_of(values) == namespace
+    assert namespace_of([]) is None
 
 
 def test_namespaces_tell_keys_apart() -> None:

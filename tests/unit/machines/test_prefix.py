@@ -20,7 +20,9 @@ from pymllm.machines.prefix_caller import (
     TOKENS,
     TRUNK,
     TURN,
+    WAYS,
     PrefixCaller,
+    alike_values,
     amount,
     looked_at,
     make_key,
@@ -83,6 +85,27 @@ def test_nobody_is_asked_for_spaces_that_he_does_not_claim(
 ) -> None:
     """K1: a cache without namespaces is judged without them."""
     assert set(spaces_of(capabilities)) == expected
+
+
+@pytest.mark.parametrize("dimensions", [[0, 1, 2, 3, 4], [0, 1], [1, 3]])
+def test_alike_values_have_each_likeness(dimensions: list[int]) -> None:
+    """K2: exchanged, joined, moved, another, empty for missing, a number for its digits, and equal."""
+    for filled in range(32):
+        pairs = [alike_values(dimensions, filled, 0, way) for way in range(WAYS)]
+        differing = [sum(one != other for one, other in zip(*pair, strict=True)) for pair in pairs]
+        assert differing == [2, 2, 2, 1, 1, 1, 0]
+        for pair in (pairs[0], pairs[2]):
+            assert sorted(map(str, pair[0])) == sorted(map(str, pair[1]))
+        joined = ["".join(str(it) for it in values if it is not None) for values in pairs[1]]
+        assert joined[0] == joined[1]
+        given = {at for pair in pairs for values in pair for at, it in enumerate(values) if it is not None}
+        assert given == {*dimensions[:2]} | {at for at in dimensions if filled >> at & 1}
+
+
+def test_one_dimension_beside_the_first_can_be_other_empty_or_missing() -> None:
+    """K2: there is nothing to exchange its value with."""
+    assert alike_values([1], 0, 0, 3) == ([None, "cd", *[None] * 3], [None, "other", *[None] * 3])
+    assert alike_values([1], 0, 0, 4)[1] == [None] * 5
 
 
 CONFIG = {"page_size": 2, "window": 4, "pool": "swa", "slots": 12, "swa_slots": 12}

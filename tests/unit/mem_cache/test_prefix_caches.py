@@ -77,6 +77,37 @@ class TestMatch:
             assert find(cache, [1, 2, 3], extra_key) == [first, first + 1]
         assert find(cache, [1, 2], "2") == []
 
+    @pytest.mark.notices("B270", "B271", "B272", "B273", "B274", "B275", "B276", "faulty-exchanged-values")
+    def test_values_share_nothing_that_agree_in_all_but_one_dimension(self, cache: Cache) -> None:
+        """K2: none is dropped, joined, exchanged or taken for a missing one, and equal ones meet."""
+        spaces = [
+            *(tuple("x" if place == at else "a" for place in range(5)) for at in range(5)),
+            *(
+                ("a", "bc"),
+                ("ab", "c"),
+                ("bc", "a"),
+                ("a", None, "bc"),
+                (None, "a"),
+                ("", "a"),
+                (0, "a"),
+                "a",
+            ),
+        ]
+        for number, space in enumerate(spaces):
+            assert find(cache, [1, 2], space) == []
+            put(cache, [1, 2], 10 * number, space)
+        for number, space in enumerate(spaces):
+            assert find(cache, [1, 2, 3], space) == [10 * number, 10 * number + 1]
+        check(cache)
+
+    def test_what_is_missing_at_the_end_of_a_namespace_is_left_out(self, cache: Cache) -> None:
+        """K2: a namespace has one spelling, however many dimensions its caller knows."""
+        put(cache, [1], 10, ("a", None, None))
+        put(cache, [1], 20, (None, "b"))
+        assert [find(cache, [1], space) for space in ("a", ("a",), ("a", None))] == [[10]] * 3
+        assert find(cache, [1], (None, "b", None)) == [20]
+        assert [RadixKey([1], space).extra_key for space in ((), (None,), (None, None))] == [None] * 3
+
     def test_indices_are_a_copy(self, cache: Cache) -> None:
         """X5: a caller that writes into its result changes nothing in the tree."""
         put(cache, [1, 2, 3])

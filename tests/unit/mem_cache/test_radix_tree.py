@@ -121,6 +121,12 @@ class TestHashes:
         cache = RadixCache()
         assert cache.compute_node_hash(put(cache, [1, 2], name))[0] == hash_token_ids([1], digest)
 
+    def test_each_value_seeds_the_first_page(self) -> None:
+        """H3: by the digest of its own name; a missing value has the digest of nothing."""
+        digests = [hashlib.sha256(name).digest() for name in (b"s:a", b"", b"i:2")]
+        named = hashlib.sha256(b"t:" + b"".join(digests)).digest()
+        assert namespace_prior(("a", None, 2)) == hashlib.sha256(b"\x00" + named).hexdigest()
+
     def test_plain_namespace_has_no_prior(self) -> None:
         """H3: without a namespace the first page is hashed as documented."""
         assert namespace_prior(None) is None

@@ -165,8 +165,13 @@ KEYS = [
         "index -3 is outside a key of 2 tokens; negative numbers count from its end",
     ),
     Refusal(lambda _: RadixKey([1, 2])["1"], TypeError, "index must be an int, got str '1'"),
-    no_key(TypeError, "extra_key is True: give None, a str or an int", [1], True),
-    no_key(TypeError, "extra_key is b'a': give None, a str or an int", [1], b"a"),
+    no_key(TypeError, "extra_key is True: give None, a str or an int, or a tuple of these", [1], True),
+    no_key(TypeError, "extra_key is b'a': give None, a str or an int, or a tuple of these", [1], b"a"),
+    no_key(TypeError, "extra_key is 1.5: give None, a str or an int, or a tuple of these", [1], ("a", 1.5)),
+    no_key(TypeError, "extra_key is ('a',): give None, a str or an int, or a tuple of these", [1], (("a",),)),
+    no_key(
+        TypeError, "extra_key is ['a', 'b']: give None, a str or an int, or a tuple of these", [1], ["a", "b"]
+    ),
     no_key(
         ValueError,
         r"extra_key is 'a\ud800', whose character 1 is half of a surrogate pair: "

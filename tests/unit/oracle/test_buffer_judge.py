@@ -180,7 +180,7 @@ def test_a_move_that_cannot_be_made_is_passed_over() -> None:
 # -- The judge of keys and hashes: right answers computed here by other means, and wrong ones ----------------
 
 
-HASHES = Header("x", "hashes", {}, ("bigrams", "extra_key", "hashes", "refusals"))
+HASHES = Header("x", "hashes", {}, ("bigrams", "extra_key", "hashes", "lora", "refusals"))
 KEY = Key((7, 8, 9), "a", "int64")
 PAIRS = Key(((1, 2), (3, 4)), 5)
 UNSPELLED = Key((7, 8), "a\ud800")
@@ -229,6 +229,17 @@ def test_the_right_answer_and_no_other_holds(operation: Operation, result: Resul
     assert (found, set(evidence.exercised)) == (None, {law})
     assert set(evidence.reached) <= expected_goals(HASHES)
     assert {judge_hashes(operation, wrong) for wrong in WRONG} == {law}
+
+
+def test_a_part_of_other_values_breaks_k2() -> None:
+    """K2: slicing keeps every value, and K1 has the tokens."""
+    key = Key((7, 8), ("a", None, 3))
+    for operation, tokens in ((SliceKey(key, 0, 1), (7,)), (PickToken(key, -1), (8,))):
+        assert judge_hashes(operation, Tokens(tokens, ("a", None, 3))) is None
+        assert judge_hashes(operation, Tokens(tokens, "a")) == "K2"
+        assert judge_hashes(operation, Tokens((9,), ("a", None, 3))) == "K1"
+    evidence, _ = judge_steps(HASHES, [Step(1, operation, Outcome(Tokens((8,), ("a", None, 3))))])
+    assert evidence.reached["a part keeps its several values"] == 1
 
 
 def test_a_part_in_another_namespace_breaks_k1() -> None:

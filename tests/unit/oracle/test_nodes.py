@@ -245,6 +245,15 @@ def test_a_page_in_another_space_is_not_lost() -> None:
     assert look(looker(None), [elsewhere, whole]) == "R9"
 
 
+def test_a_page_under_other_values_is_not_lost() -> None:
+    """K2 before K1: it is shown under other values than it was cached under."""
+    made = make_judge(Header("x", "prefix", {"page_size": 4}, (*CLAIMS, "extra_key", "lora")))
+    cache = made.model.cache
+    cache.commit_insert(cache.plan_insert(Path(Space(("a", "b")), WHOLE.tokens), SLOTS))
+    assert look(made, [NodeView(1, None, WHOLE.tokens, ("b", "a"), SLOTS)]) == "K2"
+    assert look(made, [NodeView(1, None, (9, 9, 9, 9), ("b", "a"), SLOTS)]) == "R3"
+
+
 # -- Nodes that are no tree ----------------------------------------------------------------------------------
 
 
@@ -309,6 +318,16 @@ def test_a_namespace_seeds_the_first_page() -> None:
     expected = hashlib.sha256(named + b"\x07\0\0\0").hexdigest()
     assert hash_pages(Path(Space(1), (7,)), 1) == (expected,)
     assert len({hash_pages(Path(Space(space), (7,)), 1) for space in (None, 1, "1")}) == 3
+
+
+def test_several_values_seed_the_first_page() -> None:
+    """H3: by the digest of the name of each; a missing value has none."""
+    digests = [hashlib.sha256(name).digest() for name in (b"", b"s:b", b"i:3")]
+    named = hashlib.sha256(b"\0" + hashlib.sha256(b"t:" + b"".join(digests)).digest()).digest()
+    expected = hashlib.sha256(named + b"\x07\0\0\0").hexdigest()
+    assert hash_pages(Path(Space((None, "b", 3)), (7,)), 1) == (expected,)
+    spaces = (("a", "bc"), ("ab", "c"), ("bc", "a"), ("", "a"), (None, "a"), "a")
+    assert len({hash_pages(Path(Space(space), (7,)), 1) for space in spaces}) == len(spaces)
 
 
 @pytest.mark.parametrize("token", [-1, 2**32])

@@ -99,6 +99,38 @@ def test_what_another_namespace_caches_is_not_found() -> None:
     assert told.judged()[0].exercised["K1"] == 1
 
 
+VALUES = ("extra_key", "lora", "lora_version")
+
+
+def test_what_is_cached_under_other_values_is_not_found() -> None:
+    """K2, and not K1: of several values, whichever differs; of one value each it is K1's."""
+    told = ToldProgram()
+    told.put(7, 7, extra_key=("a", "b"))
+    match = told(Match(Key((7, 7), ("b", "a"))))
+    again = told(Match(Key((7, 7), ("a", "b"))))
+    alone = told(Match(Key((7, 7), "a")))
+    told.sound()
+    assert told.judged()[0].exercised["K2"] == 3
+    words = "K2: slots of ('a', 'b') for ('b', 'a') that match (7, 7): expected 0, observed 2"
+    assert told.words(match, slots=(1, 2), prefix_len=2) == words
+    assert told.law(alone, slots=(1, 2), prefix_len=2) == "K2"
+    assert told.law(again, slots=(), prefix_len=0) == "R2"
+
+
+def test_a_match_or_an_insert_that_goes_on_under_other_values_is_named_by_that() -> None:
+    """K2, where its own values have the first page; of another width it is K1's."""
+    told = ToldProgram(page_size=2, slots=32, swa_slots=32)
+    told.put(7, 7, 8, 8, extra_key=("a", "b"))
+    told.put(7, 7, extra_key=("a", "c"))
+    match = told(Match(Key((7, 7, 8, 8), ("a", "c"))))
+    longer = told.put(7, 7, 8, 8, extra_key=("a", "c"))
+    told.sound()
+    assert told.law(match, slots=(2, 3, 4, 5), prefix_len=4) == "K2"
+    words = "K2: tokens of ('a', 'b') that an insert of ('a', 'c') finds: expected 0, observed 4"
+    assert told.words(longer, prefix_len=4) == words
+    assert told.law(longer, prefix_len=0) == "R3"
+
+
 def test_a_match_that_goes_on_in_another_namespace_is_named_by_that() -> None:
     """K1, and not R2: its own space has the first page, and the answer is as long as the other's."""
     told = ToldProgram()

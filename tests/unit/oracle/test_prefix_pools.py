@@ -211,6 +211,9 @@ def test_keys_are_those_that_are_claimed() -> None:
         model().path_of(Key((1,), "a"))
     with pytest.raises(ProgramError, match=r"^tuples as tokens are not claimed$"):
         model().path_of(Key(((1, 2),)))
+    with pytest.raises(ProgramError, match=r"^namespaces with a value for weights are not claimed$"):
+        model("extra_key", "lora").path_of(Key((1,), ("a", "b", None, None, "c")))
+    assert model("lora").path_of(Key((1,), (None, "b"))).space == ((None, "b"), 1)
     assert model("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
 
 
@@ -251,6 +254,20 @@ def test_a_tuple_of_one_number_is_no_token() -> None:
     """K1: it would be another token than the number, of the same width."""
     with pytest.raises(ProgramError, match=r"\(5,\) is a tuple of one number"):
         path_of_key(Key(((5,), (6,))))
+
+
+@pytest.mark.parametrize("space", [(), ("a",), ("a", None), (None, None), ("a", "b", "c", "d", "e", "f")])
+def test_a_namespace_has_one_spelling(space: tuple[str | None, ...]) -> None:
+    """K2: what is missing at the end is left out, and the first value alone is no list."""
+    with pytest.raises(ProgramError, match=rf"has {len(space)} values; give 2 to 5, the last not null, or"):
+        path_of_key(Key((7,), space))
+
+
+def test_each_value_of_a_namespace_is_text_that_utf_8_can_spell() -> None:
+    """K1, K2: as a namespace of one value."""
+    with pytest.raises(ProgramError, match="has half of a surrogate pair at 0: UTF-8 cannot"):
+        path_of_key(Key((7,), (None, "\ud800")))
+    assert path_of_key(Key((7,), ("\u00e9", 1))).space == (("\u00e9", 1), 1)
 
 
 @pytest.mark.parametrize("space", ["\ud800", "a\udfff", "\u00e9\ud83d"])

@@ -67,6 +67,29 @@ def test_what_is_false_but_there_is_noticed() -> None:
     assert met["a key of an empty namespace is matched"] == 2
 
 
+def test_likenesses_of_values_are_noticed() -> None:
+    """K2: one value differs, two are exchanged, both spell the same, one is empty; and nothing of K1's."""
+    told = ToldProgram("radix")
+    for number, (cached, asked) in enumerate(
+        (
+            (("a", "b"), ("a", "c")),
+            (("a", "b"), ("b", "a")),
+            (("a", "bc"), ("ab", "c")),
+            (("", "b"), (None, "b")),
+            ("a", "b"),
+        )
+    ):
+        told.put(number, extra_key=cached)
+        told(Match(Key((number,), asked)))
+    told(Match(Key((0,), ("a", "b"))))
+    met = reached_by(told)
+    assert met["equal tokens are cached under one other value only"] == 2
+    assert met["equal tokens are cached under exchanged values only"] == 1
+    assert met["equal tokens are cached under values only that spell the same"] == 1
+    assert met["equal tokens are cached under an empty value only, or a missing one"] == 1
+    assert met["a key is found under its several values"] == 1
+
+
 def test_a_match_may_end_inside_a_node_or_before_a_dead_window() -> None:
     """R2, S1: which only who was shown the nodes can tell."""
     told = ToldProgram("radix-window", window=2)

@@ -103,7 +103,7 @@ def test_a_mistake_that_a_bug_would_look_like_stands_beside_the_violation(name: 
     place = f"mistaken_adapters:{name}"
     assert not isinstance(try_adapter(find_adapter(place)), SmokeFailure)
     said = set()
-    for seed in range(8):  # one may meet another law first
+    for seed in range(24):  # one may meet another law first
         said |= doubts_of(place, seed)
         if any(MISTAKEN[name] in it for it in said):
             break

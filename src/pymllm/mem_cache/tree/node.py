@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.base_prefix_cache import Namespace, RadixKey
 from pymllm.mem_cache.ownership import OneOwner
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, decode_tokens
 from pymllm.mem_cache.tree.victims import VictimOrder
@@ -80,7 +80,7 @@ class BaseTreeNode(OneOwner):
     _older: Any
     _younger: Any
     _key: RadixKey | None  # What `key` returns, where somebody has asked
-    _namespace: str | int | None
+    _namespace: Namespace
     _raw: bytes  # The encoded tokens of the edge into this node
     _length: int  # Tokens of the edge
     _starts: PageStarts | None  # The first slot of each of its pages; or all slots
@@ -192,7 +192,7 @@ class TreeNode(BaseTreeNode):
         self.hash_values: list[str] | None = None
         self.id = 1
         self._key: RadixKey | None = None
-        self._namespace: str | int | None = None
+        self._namespace: Namespace = None
         self._raw = b""
         self._filed_under: Any = None
         self._length = 0
@@ -282,7 +282,7 @@ class MambaTreeNode(BaseTreeNode):
         self.mamba_prev: MambaTreeNode | None = None
         self.mamba_next: MambaTreeNode | None = None
         self._key: RadixKey | None = None
-        self._namespace: str | int | None = None
+        self._namespace: Namespace = None
         self._raw = b""
         self._filed_under: Any = None
         self._length = 0

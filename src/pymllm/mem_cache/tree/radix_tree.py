@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from pymllm.errors import LockError, StaleNodeError
-from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
+from pymllm.mem_cache.base_prefix_cache import Namespace, RadixKey, as_namespace
 from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts, expand_pages
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.tree.victims import Victims
@@ -37,7 +37,7 @@ class PagedKey:
     """A key as the tree reads it: the whole pages, encoded."""
 
     raw: bytes
-    namespace: str | int | None
+    namespace: Namespace
     width: int
     length: int  # tokens in raw
 
@@ -77,12 +77,21 @@ class Split(Generic[NodeT]):
     hash_values: list[str] | None
 
 
-def namespace_prior(namespace: str | int | None) -> str | None:
+def namespace_prior(namespace: Namespace) -> str | None:
     """Return the digest that the first page of a namespace is chained to (law H3)."""
     if namespace is None:
         return None
-    tagged = f"s:{namespace}" if isinstance(namespace, str) else f"i:{namespace}"
-    return hashlib.sha256(b"\x00" + hashlib.sha256(tagged.encode()).digest()).hexdigest()
+    tagged = _tagged(namespace)
+    return hashlib.sha256(b"\x00" + hashlib.sha256(tagged).digest()).hexdigest()
+
+
+def _tagged(namespace: Namespace) -> bytes:
+    """Return the name of a namespace; values in a tuple are hashed, so that none runs into the next."""
+    if namespace is None:
+        return b""
+    if isinstance(namespace, tuple):
+        return b"t:" + b"".join([hashlib.sha256(_tagged(value)).digest() for value in namespace])
+    return (f"s:{namespace}" if isinstance(namespace, str) else f"i:{namespace}").encode()
 
 
 class RadixTree(Generic[NodeT]):

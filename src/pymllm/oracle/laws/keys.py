@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from pymllm.history.operations import (
@@ -47,14 +47,14 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
     Then they share the longest sequence of tokens that both begin with; else nothing, whatever their
     tokens are. A cache may never return, split, refresh or evict for one of them what belongs to another.
     Namespaces are equal if both are none, or both strings of the same characters, or both integers of
-    the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none. A namespace
-    is not normalised: case, blanks and accents count. Width is the number of integers of a token. An
-    empty key begins every key, and ends at the root, which is one for all.
+    the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none; K2 says it of
+    several values. A namespace is not normalised: case, blanks and accents count. Width is the number of
+    integers of a token. An empty key begins every key, and ends at the root, which is one for all.
 
     What is **no key** is refused, for who claims `refusals` (X1): tokens that are no integers (a
     boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
     of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
-    that is a float, a boolean or a tuple.
+    that is a float or a boolean, or a tuple with anything but strings, integers and null in it.
 
     **Containers do not matter.** A key may be handed over as a list, a tuple, a packed array of unsigned
     integers, an array or a tensor of any integer dtype. In all of these, equal tokens are the same key:
@@ -101,7 +101,7 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
 @namespaces_never_meet.on(Match, kinds="prefix")
 def _a_match_keeps_to_its_namespace(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     found, told = seen.found, len(seen.result.slots)
-    is_elsewhere = seen.is_elsewhere or (told > found.stored and before.meets_another(seen.key, told))
+    is_elsewhere = bool(seen.elsewhere) or (told > found.stored and bool(before.other_spaces(seen.key, told)))
     if is_elsewhere and told != len(found.slots):
         return Broken(f"slots that match {seen.key.tokens}", len(found.slots), told)
     is_other_form = operation.key.form != "list" and (found.slots or not before.retains)
@@ -111,7 +111,7 @@ def _a_match_keeps_to_its_namespace(before: CacheModel, operation: Match, seen: 
 @namespaces_never_meet.on(Insert, kinds="prefix")
 def _an_insert_keeps_to_its_namespace(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     told = seen.result.prefix_len
-    if told > seen.plan.prefix_len and before.meets_another(seen.key, told):
+    if told > seen.plan.prefix_len and before.other_spaces(seen.key, told):
         return Broken("tokens of another namespace that an insert finds", "none", told)
     return None
 
@@ -132,6 +132,121 @@ def _pages_stay_in_their_namespaces(before: CacheModel, operation: Inspect, seen
         if path.tokens in strangers:
             return Broken(f"space of page {path.tokens}", tuple(path.space), tuple(strangers[path.tokens]))
     return None
+
+
+@law(
+    "K2",
+    SliceKey,
+    PickToken,
+    page="keys-and-hashes",
+    ways="op",
+    kinds="hashes prefix",
+    needs="lora|lora_version|embeddings|weights",
+)
+def values_keep_to_their_dimensions(
+    before: HashModel, operation: SliceKey | PickToken, seen: SeenAnswer
+) -> Found:
+    """Keys share only if they agree in every dimension, and no dimension stands for another.
+
+    A namespace may have several **dimensions**, each with a value of its own. They are claimed one by one,
+    and have an order:
+
+    | place | claim | value |
+    | --- | --- | --- |
+    | 1 | `extra_key` | a salt, a tenant, or all that has no dimension of its own |
+    | 2 | `lora` | the name of a LoRA adapter |
+    | 3 | `lora_version` | the version of that adapter: it may be loaded anew under one name |
+    | 4 | `embeddings` | what stands in place of tokens: embeddings, images, sound, by hash |
+    | 5 | `weights` | the version of the model's weights: they may be updated while the cache is kept |
+
+    Each value is a string or an integer, or is **missing**. Two namespaces are equal if and only if at each
+    place both values are missing, or both are equal strings, or both are equal integers. So:
+
+    - Keys that differ in one dimension alone never share anything, whichever it is (K1).
+    - Keys that agree in all share as any others do (R2, R3).
+    - Values are not joined: `("a", "bc")` is not `("ab", "c")`.
+    - Dimensions are not exchanged: salt `"a"` with adapter `"b"` is not salt `"b"` with adapter `"a"`, and
+      a salt `"a"` without an adapter is not an adapter `"a"` without a salt.
+    - Missing is not empty: null is neither `""` nor `0`.
+
+    A namespace is written as a list of its values in this order, with null for those that are missing, up to
+    the last that is not. One that has the first value at most is written without a list, as ever: `"a"`, or
+    null. So each is spelled in one way only; another spelling in a program gets no verdict. Parts (K1) keep
+    all values. Who claims some dimensions is never given values of others.
+
+    Why
+    ---
+    A cache whose identity leaves a dimension out answers with KV of another adapter, of another image, or of
+    weights that are gone, and without an error: hits are even counted as such. Values of two dimensions have
+    been put into one list without a label, so a tenant whose salt was an adapter's name read that
+    adapter's KV; or into one string, where two pairs spell the same. An adapter that was loaded anew under
+    its old name has been answered from the KV of the old one.
+
+    Choices
+    -------
+    How values are kept apart: in the key, in a hash, or by a cache for each. Whether a dimension that it does
+    not claim is served by emptying the cache, as when weights are updated.
+
+    Caller
+    ------
+    To give each dimension the value that KV depends on, and a new one where what it names has changed.
+
+    Engines
+    -------
+    - sglang 0.5.23: `extra_key` and `cache_salt` are two fields of a key (`srt/mem_cache/radix_cache.py`,
+      `RadixKey.child_key_at`). The id of an adapter is appended to `extra_key` with nothing between
+      (`srt/managers/schedule_batch.py`, `Req.__init__`), so of these two the cache sees one string.
+      Weights have no version: who loads others flushes the cache.
+    - vLLM 0.33.0: name and path of the adapter, images, embeddings and salt, each with a label
+      (`v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`). Weights have no version here, either.
+    - Megatron Core 0.16.1: not applicable, no prefix cache.
+    """
+    if not isinstance(operation.key.extra_key, tuple):
+        return None
+    return same(f"namespace of {operation}", operation.key.extra_key, seen.result.extra_key)
+
+
+@values_keep_to_their_dimensions.on(Match, kinds="prefix")
+def _a_match_keeps_to_its_values(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
+    found, told, key = len(seen.found.slots), len(seen.result.slots), seen.key
+    others = [*seen.elsewhere, *(before.other_spaces(key, told) if told > seen.found.stored else ())]
+    strangers = of_other_values(key.space, others)
+    if strangers and told != found:
+        names = f"{strangers[0].extra_key!r} for {key.space.extra_key!r}"
+        return Broken(f"slots of {names} that match {key.tokens}", found, told)
+    is_shared = isinstance(key.space.extra_key, tuple) and (found > 0 or not before.retains)
+    return len(strangers) > 0 or is_shared or None
+
+
+@values_keep_to_their_dimensions.on(Insert, kinds="prefix")
+def _an_insert_keeps_to_its_values(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
+    told, key = seen.result.prefix_len, seen.key
+    others = before.other_spaces(key, told) if told > seen.plan.prefix_len else ()
+    for other in of_other_values(key.space, others):
+        names = f"{other.extra_key!r} that an insert of {key.space.extra_key!r}"
+        return Broken(f"tokens of {names} finds", 0, told)
+    return None
+
+
+@values_keep_to_their_dimensions.on(Inspect, kinds="prefix")
+def _pages_keep_their_values(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
+    """Look for a page that is not lost, but stands under other values instead."""
+    for path in seen.lost[:1]:
+        shown = [other.space for other in seen.strangers if other.tokens == path.tokens]
+        for other in of_other_values(path.space, shown):
+            return Broken(f"namespace of page {path.tokens}", path.space.extra_key, other.extra_key)
+    return None
+
+
+def of_other_values(space: Space, others: Iterable[Space]) -> list[Space]:
+    """Return the spaces of the same width and another namespace, if either namespace has several values."""
+    return [
+        other
+        for other in others
+        if other.width == space.width
+        and other.extra_key != space.extra_key
+        and (isinstance(space.extra_key, tuple) or isinstance(other.extra_key, tuple))
+    ]
 
 
 @law("H1", HashPage, HashInt64, HashBytes, page="keys-and-hashes", ways="op", kinds="hashes")
@@ -302,11 +417,13 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
     | none | | no bytes |
     | a string *s* | `s:` and *s* | SHA-256(one byte 0, then the 32 bytes of SHA-256(*name*)) |
     | an integer *n* | `i:` and *n* in decimal | the same |
+    | several values (K2) | `t:`, and for each the 32 bytes of SHA-256(its own *name*) | the same |
 
     *name* is encoded in UTF-8, without a mark in front and without an end. An integer is written in
     ASCII digits without leading zeros, a negative one with `-` in front; it may have any number of
     digits: `i:0`, `i:-1`, `i:18446744073709551616`. A string may be empty (`s:`) and have any character,
-    a line end or a zero byte too; a colon means nothing special.
+    a line end or a zero byte too; a colon means nothing special. Of several values each has its own *name*,
+    as a string or an integer has; one that is missing has none, so its 32 bytes are the SHA-256 of nothing.
 
     The prior is 32 bytes, so the first page of a namespace is hashed like a page that has another
     above it. But no page has this prior as its hash: it is the hash of 33 bytes, and a page has 4 bytes
@@ -376,6 +493,7 @@ GOALS = (
         *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS[1:]),
         needs="forms",
     ),
+    *_goals(("a part keeps its several values", "K2"), needs="lora"),
     *_goals(
         ("a key of tuples is read", "K1"),
         ("a page of tuples is hashed", "H1"),
@@ -404,6 +522,7 @@ def _met_by_part(key: Key, part: Tokens) -> Met:
         f"a key in form {key.form} is read": part.tokens,
         "a key of tuples is read": any(isinstance(token, tuple) for token in part.tokens),
         "a part keeps its namespace": key.extra_key is not None,
+        "a part keeps its several values": isinstance(key.extra_key, tuple),
     }
 
 
@@ -443,7 +562,7 @@ def _met_by_bytes(model: HashModel, operation: HashBytes, seen: SeenAnswer) -> M
 
 
 HASHES = KindLaws(
-    order="K1 H1",
+    order="K2 K1 H1",
     asked={
         SliceKey: Asked(Tokens, "K1"),
         PickToken: Asked(Tokens, "K1"),

@@ -111,6 +111,19 @@ _ANY = (
         when=(_RETAINS,),
     ),
     *_prefix(
+        ("a key is found under its several values", "K2"),
+        ("equal tokens are cached under one other value only", "K2"),
+        needs="lora",
+        when=(_RETAINS,),
+    ),
+    *_prefix(
+        ("equal tokens are cached under exchanged values only", "K2"),
+        ("equal tokens are cached under values only that spell the same", "K2"),
+        ("equal tokens are cached under an empty value only, or a missing one", "K2"),
+        needs="extra_key lora",
+        when=(_RETAINS,),
+    ),
+    *_prefix(
         ("an insert evicts", "R3 R11"),
         ("an insert evicts and keeps what it has found", "R3 R6"),
         ("an insert finds no room", "R3"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -26,14 +26,16 @@ from pymllm.history.operations import (
     Span,
     Unlock,
     WriteState,
+    values_of,
 )
 from pymllm.history.outcomes import Done, Evicted, Hashes, Inserted, Inspected, Locked, Matched, Slots, States
 from pymllm.oracle.laws.goal import Met
+from pymllm.oracle.laws.keys import of_other_values
 from pymllm.oracle.laws.law import Asked, KindLaws
 from pymllm.oracle.laws.windows import first_of_window
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, REFUSED, STRUCK, Seen
 from pymllm.oracle.models.prefix import CacheModel
-from pymllm.oracle.models.prefix_model import Hold, Path, PrefixModel
+from pymllm.oracle.models.prefix_model import Hold, Path, PrefixModel, Space
 from pymllm.oracle.models.prefix_seen import SeenEvict, SeenInsert, SeenMatch, SeenNode, SeenReset
 from pymllm.oracle.models.shown_nodes import SeenLook
 from pymllm.oracle.models.slot_ownership import Owner
@@ -47,11 +49,14 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
     is_longer = found.stored > len(found.slots)
     met: dict[str, object] = {
         "a match ends inside a node": model.nodes.cut(found.path) is False,
-        "equal tokens are cached in another space only": seen.is_elsewhere,
+        "equal tokens are cached in another space only": seen.elsewhere,
         "a match goes by a page that has two siblings": _is_among_three(cache, cache.page_ends(found.path)),
         "a match finds token 0 behind others": _is_zero_behind(found.path),
         "a key of an empty namespace is matched": key.space.extra_key in ("", 0),
+        "a key is found under its several values": found.slots and isinstance(key.space.extra_key, tuple),
     }
+    if seen.elsewhere:
+        met |= _met_by_likeness(key.space, seen.elsewhere)
     if size > 1 and len(key.tokens) > found.stored:
         # A cached page begins like the key's next one and ends otherwise.
         begun, end = key.upto(found.stored + 1), found.stored + size
@@ -71,6 +76,27 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
         met["KV is found without a state"] = is_longer and not found.slots
         met["a match passes a state"] = any(it in cache.states for it in cache.page_ends(found.path)[:-1])
     return met
+
+
+def _met_by_likeness(space: Space, others: Sequence[Space]) -> Met:
+    """Tell in what the values of namespaces are alike that alone have the first page of another's key."""
+    asked, met = values_of(space.extra_key), set()
+    for other in of_other_values(space, others):
+        cached = values_of(other.extra_key)
+        unequal = [(one, told) for one, told in zip(asked, cached, strict=True) if one != told]
+        if len(unequal) == 1:
+            met.add("equal tokens are cached under one other value only")
+            if {*unequal[0]} == {None, ""}:
+                met.add("equal tokens are cached under an empty value only, or a missing one")
+        elif sorted(asked, key=repr) == sorted(cached, key=repr):
+            met.add("equal tokens are cached under exchanged values only")
+        elif _joined(asked) == _joined(cached):
+            met.add("equal tokens are cached under values only that spell the same")
+    return dict.fromkeys(met, True)
+
+
+def _joined(values: Iterable[str | int | None]) -> str:
+    return "".join([str(value) for value in values if value is not None])
 
 
 def _is_among_three(cache: PrefixModel, ends: Collection[Path]) -> bool:
@@ -438,9 +464,9 @@ PREFIX = KindLaws(
     order="X4 M7 A1 A3 A2 S2 A7 R4 H3 H2 S5 E1 X1",
     orders={
         # How long a match is comes before what its slots hold, and that before which slots they are.
-        Match: "R1 K1 S1 M2 R2 E1 R2 E1 M1 M2 R2",
+        Match: "R1 K2 K1 S1 M2 R2 E1 R2 E1 M1 M2 R2",
         # What is told comes before what is done, and the calls that may fail come last.
-        Insert: "K1 R3 R1 S7 R4 R3 M7 M1 R4 S7 R4 R5 X2 X1",
+        Insert: "K2 K1 R3 R1 S7 R4 R3 M7 M1 R4 S7 R4 R5 X2 X1",
         # First what is no page of the cache; what is held, or leaves no tree; how much was told, or too
         # little; which ones went; and last whom and in which order it called.
         Evict: "R4 A2 A7 S2 R6 S6 S5 R9 S4 M4 M7 R5 S3 M6 M5 R8 R11 R5 S3 M5 X2 R5 X2 X3 X6 X2",
@@ -448,7 +474,7 @@ PREFIX = KindLaws(
         # Halves that a hold needs are more than halves of the cache.
         ReadHalves: "S5 S2 A7",
         # First whether the pages are there, then what is shown of them, then ends of nodes and states.
-        Inspect: "X5 K1 R3 R9 R6 R10 S2 S6 R8 R10 X3 R2 S5 H2 M3 M1 M4 M1 M8",
+        Inspect: "X5 K2 K1 R3 R9 R6 R10 S2 S6 R8 R10 X3 R2 S5 H2 M3 M1 M4 M1 M8",
     },
     asked={
         Match: Asked(Matched, "R2", "R7"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymllm.errors import ProgramError
-from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME, Token
+from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME, Namespace, Token
 from pymllm.oracle.models.prefix_model import Path
 
 _LARGEST_HASH = 2**63 - 1
@@ -158,9 +158,19 @@ def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
     return tuple(hashes)
 
 
-def _seed(extra_key: str | int | None) -> str:
+def _seed(extra_key: Namespace) -> str:
     """Return the seed that the first page of a namespace chains from (H3)."""
     if extra_key is None:
         return ""
-    name = f"s:{extra_key}" if isinstance(extra_key, str) else f"i:{extra_key}"
-    return hashlib.sha256(b"\x00" + hashlib.sha256(name.encode()).digest()).hexdigest()
+    if isinstance(extra_key, tuple):
+        name = b"t:" + b"".join(hashlib.sha256(_name(value)).digest() for value in extra_key)
+    else:
+        name = _name(extra_key)
+    return hashlib.sha256(b"\x00" + hashlib.sha256(name).digest()).hexdigest()
+
+
+def _name(value: str | int | None) -> bytes:
+    """Return the name of one value of a namespace; one that is missing has none."""
+    if value is None:
+        return b""
+    return (f"s:{value}" if isinstance(value, str) else f"i:{value}").encode()

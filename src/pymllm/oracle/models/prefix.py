@@ -54,8 +54,8 @@ class CacheModel(CallersPools, EvictionModel):
         """Find the result that a match must return."""
         key = self.path_of(operation.key)
         found = self.cache.find(key)
-        is_elsewhere = not found.stored and self.meets_another(key, self.page_size)
-        return SeenMatch(outcome.result, key=key, found=found, is_elsewhere=is_elsewhere)
+        elsewhere = [] if found.stored else self.other_spaces(key, self.page_size)
+        return SeenMatch(outcome.result, key=key, found=found, elsewhere=elsewhere)
 
     def follow_match(self, step: int, operation: Match, seen: SeenMatch) -> None:
         """Count the hit; the step has given slots and a node."""

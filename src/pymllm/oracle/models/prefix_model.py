@@ -17,13 +17,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from pymllm.errors import ProgramError
-from pymllm.history.operations import Key, Token
+from pymllm.history.operations import DIMENSIONS, Key, Namespace, Token
 
 
 class Space(NamedTuple):
     """The parts that keys must share before their tokens are compared (K1)."""
 
-    extra_key: str | int | None = None
+    extra_key: Namespace = None
     width: int = 1
 
 
@@ -161,14 +161,27 @@ def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
 
 
 def demand_namespace(key: Key) -> None:
-    """Raise `ProgramError` for a namespace with half of a surrogate pair: no hash can read it (K1)."""
+    """Raise `ProgramError` for a namespace that no hash can read (K1), or can be shorter (K2)."""
     space = key.extra_key
-    if isinstance(space, str) and not space.isascii():
+    if not isinstance(space, tuple):
+        _demand_text(space)
+        return
+    if not 2 <= len(space) <= len(DIMENSIONS) or space[-1] is None:
+        raise ProgramError(
+            f"the namespace {space!r} has {len(space)} values; give 2 to {len(DIMENSIONS)}, "
+            "the last not null, or the first value alone"
+        )
+    for value in space:
+        _demand_text(value)
+
+
+def _demand_text(value: str | int | None) -> None:
+    if isinstance(value, str) and not value.isascii():
         try:
-            space.encode()
+            value.encode()
         except UnicodeEncodeError as error:
             raise ProgramError(
-                f"the namespace {space!r} has half of a surrogate pair at {error.start}: "
+                f"the namespace {value!r} has half of a surrogate pair at {error.start}: "
                 "UTF-8 cannot spell it; give text that it can"
             ) from None
 

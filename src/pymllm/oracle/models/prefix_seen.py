@@ -9,7 +9,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import Token
 from pymllm.history.outcomes import Effect
 from pymllm.oracle.models.kind_model import Seen
-from pymllm.oracle.models.prefix_model import Found, Hold, InsertPlan, Path
+from pymllm.oracle.models.prefix_model import Found, Hold, InsertPlan, Path, Space
 from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.slot_ownership import Owner
 
@@ -70,11 +70,11 @@ def spell(paths: Collection[Path]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class SeenMatch(Seen):
-    """A match: the key, what must be found, and whether only another namespace has its first page."""
+    """A match: the key, what must be found, and the spaces that have its first page where its own has not."""
 
     key: Path
     found: Found
-    is_elsewhere: bool
+    elsewhere: Sequence[Space]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.asked import dimensions_of
 from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key, Operation
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.models.kind_model import KindModel, Seen
 from pymllm.oracle.models.policy_ranks import find_rank, known_policies
-from pymllm.oracle.models.prefix_model import Path, PrefixModel, Rank, StateEnds, path_of_key
+from pymllm.oracle.models.prefix_model import Path, PrefixModel, Rank, Space, StateEnds, path_of_key
 from pymllm.oracle.models.prefix_seen import Handle, HoldToken
 from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import ShownNodes
@@ -192,12 +193,12 @@ class PrefixTracker(KindModel):
             sizes["available_size"] = min(sizes["full_available_size"], sizes["swa_available_size"])
         return sizes
 
-    def meets_another(self, key: Path, length: int) -> bool:
-        """Tell whether so many tokens of a key are cached in another space (K1)."""
+    def other_spaces(self, key: Path, length: int) -> list[Space]:
+        """Return the other spaces in which so many tokens of a key are cached (K1)."""
         tokens = key.tokens[:length]
         if len(tokens) < length:
-            return False
-        return any(one.space != key.space and one.tokens == tokens for one in self.cache.pages)
+            return []
+        return [one.space for one in self.cache.pages if one.tokens == tokens and one.space != key.space]
 
     # -- faults --------------------------------------------------------------------------------------------
 
@@ -244,8 +245,10 @@ class PrefixTracker(KindModel):
     def path_of(self, key: Key) -> Path:
         """Return the path of a key; `ProgramError` where the adapter does not claim such keys."""
         path = path_of_key(key)
-        if key.extra_key is not None and "extra_key" not in self.claims:
-            raise ProgramError("namespaces are not claimed")
+        for claim in dimensions_of(key):
+            if claim not in self.claims:
+                namespaces = "namespaces" if claim == "extra_key" else f"namespaces with a value for {claim}"
+                raise ProgramError(f"{namespaces} are not claimed")
         if path.tokens and isinstance(path.tokens[0], tuple) and "bigrams" not in self.claims:
             raise ProgramError("tuples as tokens are not claimed")
         return path
