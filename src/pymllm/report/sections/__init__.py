@@ -80,8 +80,9 @@ def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], 
     run = Run("this run", "", "", "", documents=(document,))
     parts = list(seen_on(TERMINAL, make([run]), verbose=verbose))
     words = TEXTS["words"] | TEXTS[id].get("words", {})
-    told = {*_heads(parts), *_signs(parts)}
-    return parts, {word: meaning for word, meaning in words.items() if word in told}
+    heads, signs = _heads(parts), set(_signs(parts))
+    told = [*(head for head in heads if head in words), *(word for word in words if word in signs)]
+    return parts, {word: words[word] for word in told}
 
 
 def _signs(parts: Iterable[Part]) -> Iterator[str]:
