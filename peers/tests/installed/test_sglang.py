@@ -67,7 +67,7 @@ THEIRS = ["sglang-radix", "sglang-unified", "sglang-rust", "sglang-rust-swa"]
 
 
 def compare(folder: Path, *names: str) -> dict[str, Any]:
-    options = ["--profile", "dev", "--examples", "2", "--jobs", "1", "--output", str(folder), "--json"]
+    options = ["--profile", "dev", "--examples", "4", "--jobs", "1", "--output", str(folder), "--json"]
     result = CliRunner().invoke(main, ["compare", *names, *options], catch_exceptions=False)
     document: dict[str, Any] = json.loads(result.stdout)
     return document
