@@ -30,9 +30,7 @@ ASSETS = ROOT / "docs" / "assets"
 HELD = "held-page.jsonl"  # what verify wrote of the cache in examples/ when its evict did not look at holds
 COLUMNS = 92
 
-_TABLE = re.compile(
-    r"^(?:\x1b\[[\d;]*m)*law\b.*demands", re.MULTILINE
-)  # of laws; it and what follows is left out
+_TABLE = re.compile(r"^Laws$", re.MULTILINE)  # it and what follows is left out
 _VERSIONS = re.compile(r"^pymllm \d.*\n(?:.+\n)+\n", re.MULTILINE)
 _TERMINAL = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" \

@@ -15,8 +15,8 @@ from click.core import ParameterSource
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress, time_of
-from pymllm.report.quantities import count_of
+from pymllm.cli.tables import BETWEEN_LINES, paced, shows_progress
+from pymllm.report.quantities import count_of, show_duration
 from pymllm.text_file import read_text_file
 from pymllm.work.spread.shard_task import MOST
 
@@ -292,4 +292,4 @@ def describe_spread(progress: Progress, seconds: float) -> str:
     ]
     words += [] if progress.workers is None else [f"{progress.workers:,} workers"]
     words += [f"last trouble: {progress.trouble}"] if progress.trouble else []
-    return f"{time_of(seconds)}  " + "  ".join(words)
+    return f"{show_duration(seconds)}  " + "  ".join(words)

@@ -11,17 +11,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pymllm.cli.output import complain, escaped, say
-from pymllm.documents.searches import (
-    AdapterRow,
-    DeviationRow,
-)
 from pymllm.instrument.documents import Document
 from pymllm.report import blocks
-from pymllm.report.blocks import BAD, ENDING, UNKNOWN, Fact
-from pymllm.report.quantities import count_of
+from pymllm.report.blocks import BAD, ENDING, GOOD, UNKNOWN, Fact
+from pymllm.report.quantities import show_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,7 +30,12 @@ if TYPE_CHECKING:
 
 _D = TypeVar("_D", bound=Document)
 _T = TypeVar("_T")
-_STYLES: dict[str | None, str] = {BAD: "bold red", UNKNOWN: "bold yellow", ENDING: "bold"}
+_STYLES: dict[str | None, str] = {
+    BAD: "bold red",
+    UNKNOWN: "bold yellow",
+    GOOD: "green",
+    ENDING: "bold",
+}
 _ENOUGH = 10_000  # A table is only as wide as its contents, so this is no width at all.
 
 
@@ -119,40 +121,60 @@ def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
                 text, style = (part, "") if isinstance(part, str) else part
                 text = "\n".join(map(escaped, text.split("\n")))
                 console.print(Text(wrap(text, width), style=style if styled else ""), soft_wrap=True)
-            else:
-                part = table_of(part) if isinstance(part, blocks.Table) else part
-                if isinstance(part, Table):
-                    _escape_cells(part)
+                continue
+            for place, piece in enumerate(_cut_to(part, width) if isinstance(part, blocks.Table) else [part]):
+                if place:
+                    console.print()
+                if isinstance(piece, Table):
+                    _escape_cells(piece)
                     if width is not None:
-                        narrow(part, width)
-                console.print(part, crop=False)
+                        narrow(piece, width)
+                console.print(piece, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def draw_document(document: Document, *notes: str) -> str:
-    """Return the report's view of a document, as wide as the terminal; notes stand at its end."""
-    ended = [(escaped(note), "bold") for note in notes]
-    return draw(*_spaced([document_parts(document), ended]), fits_terminal=True)
+def draw_document(
+    document: Document,
+    *notes: str,
+    cards: Mapping[str, blocks.Card] = MappingProxyType({}),
+    verbose: bool = False,
+    fits_terminal: bool = True,
+) -> str:
+    """Return the report's view of a document, by default as wide as the terminal; notes stand at its end.
 
-
-def document_parts(document: Document) -> list[Drawn]:
-    """Return the tables and texts that a report has of a document: what is bad, and a sum, come last."""
+    ``cards`` stand for those of the same id, where more is known than the document says.
+    """
     from pymllm.report.sections import parts_of  # with texts and all that a page has; --help does without
 
-    parts, words = parts_of(document)
+    parts, words = parts_of(document, verbose=verbose)
+    parts = [cards.get(it.id, it) if isinstance(it, blocks.Card) else it for it in parts]
+    return draw(*_arranged(parts, words, notes), fits_terminal=fits_terminal)
+
+
+def _arranged(
+    parts: Sequence[blocks.Part], words: Mapping[str, str], notes: Sequence[str]
+) -> Iterator[Drawn]:
+    """Yield the tables and texts of parts; what is bad, where tables come before it, and a sum come last."""
     is_captioned = sum(isinstance(it, blocks.Table) for it in parts) > 1
     groups: list[list[Drawn]] = [[]]
+    bad: list[Drawn] = []
     ended: list[Drawn] = []
+    has_table = False
     for it in parts:
         if isinstance(it, blocks.Table):
             groups += [[*([it.caption] if is_captioned else []), it], []]
-        elif isinstance(it, blocks.Text) and it.tone in _STYLES:
-            ended.append((escaped(it.text), _STYLES[it.tone]))
+            has_table = True
+        elif isinstance(it, blocks.Card):
+            groups += [card_lines(it), []]
         elif isinstance(it, blocks.Text):
-            groups[-1].append(escaped(it.text))
+            if not it.text:
+                groups.append([])
+            is_late = has_table and it.tone in (BAD, UNKNOWN)
+            group = ended if it.tone == ENDING else bad if is_late else groups[-1]
+            group += [(escaped(it.text), _STYLES.get(it.tone, ""))] if it.text else []
     widest = max(map(len, words), default=0)
     legend = [wrap(f"{word:{widest}}  {meaning}", terminal_width() or 80) for word, meaning in words.items()]
-    return [*_spaced([*groups, legend, ended])]
+    yield from _spaced([*groups, legend, bad, [(escaped(note), "bold") for note in notes], ended])
 
 
 def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
@@ -160,6 +182,29 @@ def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
     for place, group in enumerate(filter(None, groups)):
         yield from ([""] if place else [])
         yield from group
+
+
+_LEAST_TEXT = 24  # columns of a sentence in a table that has no room
+
+
+def _cut_to(it: blocks.Table, width: int | None) -> list[Table]:
+    """Return a table as a terminal has it, cut between columns of numbers where there is no room for all."""
+    lead = next((at for at, column in enumerate(it.columns) if at and column.is_number), len(it.columns))
+    if width is None or it.is_turned or lead == len(it.columns):
+        return [table_of(it)]
+    texts = [[column.name, *(row[at].text for row in it.rows)] for at, column in enumerate(it.columns)]
+    whole = [text if at >= lead else " ".join(text).split() for at, text in enumerate(texts)]
+    least = [2 + max(map(len, words), default=0) for words in whole]
+    if sum(least) - 2 <= width:
+        return [table_of(it)]
+    before = zip(least[:lead], texts, strict=False)
+    room = width - sum(max(own, min(max(map(len, text)), _LEAST_TEXT)) for own, text in before)
+    pieces: list[list[int]] = [[]]
+    for at in range(lead, len(texts)):
+        if pieces[-1] and sum(least[other] for other in [*pieces[-1], at]) > room:
+            pieces.append([])
+        pieces[-1].append(at)
+    return [table_of(it.with_columns([*range(lead), *piece])) for piece in pieces]
 
 
 def table_of(it: blocks.Table) -> Table:
@@ -275,7 +320,7 @@ def progress_bar(
         of = unit if total is None else f"of {total:,} {unit}".rstrip()
 
         def say_how_far(done: int) -> None:
-            complain(f"{label}: {done:,} {of}, {time_of(clock() - begun)}")
+            complain(f"{label}: {done:,} {of}, {show_duration(clock() - begun)}")
 
         if mode == "on":
             say_how_far(0)
@@ -326,25 +371,12 @@ def paced(tell: Callable[[_T], None], seconds: float, clock: Callable[[], float]
     return pass_on
 
 
-def time_of(seconds: float) -> str:
-    """Write a time as hours, minutes and seconds."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+# -- cards ------------------------------------------------------------------------------------------------
 
 
-# -- laws that are broken ----------------------------------------------------------------------------------
-
-
-def cards_of(document: Document) -> list[blocks.Card]:
-    """Return the report's card for each violation in a document."""
-    from pymllm.report.sections import parts_of
-
-    return [part for part in parts_of(document)[0] if isinstance(part, blocks.Card)]
-
-
-def card_lines(card: blocks.Card) -> list[str]:
+def card_lines(card: blocks.Card) -> list[Drawn]:
     """Return the lines of a card, the program at its end."""
-    lines = ["", escaped(card.title), *fact_lines(card.facts)]
+    lines: list[Drawn] = [escaped(card.title), *fact_lines(card.facts)]
     if not card.program:
         return lines
     return [*lines, f"    program    {card.note}".rstrip(), *program_lines(card.program)]
@@ -357,30 +389,6 @@ def fact_lines(facts: Sequence[Fact]) -> list[str]:
     return [f"    {name:11}{escaped(it.value)}" for name, it in zip(shown, facts, strict=True)]
 
 
-def deviation_lines(rows: Iterable[DeviationRow]) -> Iterator[tuple[str, str]]:
-    """Say which known deviations were met, and which no longer show, each with a style."""
-    shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
-    if shown:
-        yield f"known     {escaped(', '.join(shown))}", ""
-    gone = [it.name for it in rows if it.status == "gone"]
-    if gone:
-        yield f"gone      no program met {escaped(', '.join(gone))}: mended, or not searched for", "yellow"
-
-
 def program_lines(program: str) -> list[str]:
     """Return the lines of a program, set in."""
     return [f"        {line}".rstrip() for line in program.splitlines()]
-
-
-def problem_lines(adapters: Iterable[AdapterRow]) -> Iterator[str]:
-    """Yield lines that say why an adapter was not examined to the end, and which files have more of it."""
-    for adapter in adapters:
-        for problem in adapter.problems:
-            yield from ("", f"{adapter.name}  could not be examined to the end")
-            if problem.ended is not None:
-                yield f"    verdict    {problem.ended}"
-            yield f"    because    {escaped(problem.message)}"
-            if problem.file is not None:
-                yield f"    program    {problem.file}"
-            if problem.conversation is not None:
-                yield f"    last said  {problem.conversation}"

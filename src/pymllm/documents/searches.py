@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Protocol
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.instrument.documents import Document, Row
-from pymllm.oracle.verdicts import Verdict
+from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
@@ -46,6 +48,35 @@ class LawRow(Row, frozen=True):
     broken: int = 0
     limits: tuple[str, ...] = ()
     unfinished: bool = False
+
+
+class _Judged(Protocol):
+    @property
+    def laws(self) -> tuple[LawRow, ...]: ...
+
+
+def merge_laws(adapters: Iterable[_Judged]) -> tuple[LawRow, ...]:
+    """Return what is known of each law that some adapter's table has, over all of them."""
+    from pymllm.oracle.laws import LAWS  # not at the top: the records do without
+
+    rows: dict[str, list[LawRow]] = {}
+    for adapter in adapters:
+        for row in adapter.laws:
+            rows.setdefault(row.id, []).append(row)
+    return tuple(_merged(rows[law.id]) for law in LAWS if law.id in rows)
+
+
+def _merged(same: list[LawRow]) -> LawRow:
+    verdict = merge_verdicts(row.verdict for row in same)
+    return replace(
+        same[0],
+        verdict=verdict,
+        tests=sum(row.tests for row in same),
+        walks=sum(row.walks for row in same),
+        broken=sum(row.broken for row in same),
+        limits=tuple(dict.fromkeys(name for row in same for name in row.limits)),
+        unfinished=verdict is not Verdict.VIOLATED and any(row.unfinished for row in same),
+    )
 
 
 class InvariantRow(Row, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from operator import and_
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
 ENDING = "ending"
 """Tone of a text that sums up: a terminal has it last."""
 
-PAGE, TERMINAL = "page", "terminal"
-"""Places where a block or a column may be seen only."""
+PAGE, TERMINAL, VERBOSE, BRIEF = "page", "terminal", "verbose", "brief"
+"""Places where a block or a column may be seen only; a terminal is verbose if asked, or else brief."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,20 @@ class Table:
     only: str = ""  # as of a column
     is_turned: bool = False  # whether a terminal sets the rows side by side, under the first cell of each
 
+    def with_columns(self, places: Sequence[int]) -> Table:
+        """Return the table with some of its columns."""
+        columns = tuple(self.columns[at] for at in places)
+        return replace(
+            self, columns=columns, rows=tuple(tuple(row[at] for at in places) for row in self.rows)
+        )
+
     def seen_on(self, place: str) -> Table:
         """Leave the columns of other places out, and in a terminal those in which nothing is known."""
         is_seen = [column.only in ("", place) for column in self.columns]
         if place == TERMINAL and self.rows:
             told = (any(it.tone != QUIET for it in cells) for cells in zip(*self.rows, strict=True))
             is_seen = [*map(and_, is_seen, told)]
-        rows = tuple(tuple(compress(row, is_seen)) for row in self.rows)
-        return replace(self, columns=tuple(compress(self.columns, is_seen)), rows=rows)
+        return self.with_columns([at for at, is_shown in enumerate(is_seen) if is_shown])
 
 
 def number(name: str, of: Callable[[Any], Cell | str], only: str = "") -> Column:
@@ -229,10 +234,11 @@ Block = Table | Plot | Text | Card
 Part = Block | Tile
 
 
-def seen_on(place: str, parts: Iterable[Part]) -> Iterator[Part]:
+def seen_on(place: str, parts: Iterable[Part], *, verbose: bool = False) -> Iterator[Part]:
     """Yield the parts, and columns of tables, that a place shows."""
+    places = ("", place, VERBOSE if verbose else BRIEF) if place == TERMINAL else ("", place)
     for part in parts:
-        if isinstance(part, Table | Text) and part.only not in ("", place):
+        if isinstance(part, Table | Text) and part.only not in places:
             continue
         yield part.seen_on(place) if isinstance(part, Table | Card) else part
 

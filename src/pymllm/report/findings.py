@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Fact, Table, make_table, number
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    UNKNOWN,
+    Cell,
+    Column,
+    Fact,
+    Table,
+    Text,
+    make_table,
+    number,
+)
 from pymllm.report.quantities import count_of, show_count
 
 if TYPE_CHECKING:
@@ -88,6 +100,16 @@ def undone_steps(not_done: int, done: int | None) -> str:
     if done is None:
         return steps
     return f"{steps} of {not_done + done:,}" if done else f"{steps}, and none was done"
+
+
+def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
+    """Say which known deviations were met, and which no longer show."""
+    shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
+    if shown:
+        yield Text(f"known     {', '.join(shown)}")
+    gone = [it.name for it in rows if it.status == "gone"]
+    if gone:
+        yield Text(f"gone      no program met {', '.join(gone)}: mended, or not searched for", UNKNOWN)
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:

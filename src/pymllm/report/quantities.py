@@ -77,6 +77,12 @@ def show_time(time: str) -> str:
     return time.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
+def show_duration(seconds: float) -> str:
+    """Write a time as hours, minutes and seconds."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
 def machine_name(machine: Machine | None) -> str:
     """Name a machine in a few words."""
     if machine is None:

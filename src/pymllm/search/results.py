@@ -28,6 +28,7 @@ from pymllm.documents.searches import (
     ProblemRow,
     VerifyDocument,
     ViolationRow,
+    merge_laws,
 )
 from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Deviation, History
@@ -467,23 +468,6 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
             )
         )
     return tuple(summed)
-
-
-def merge_laws(adapters: Iterable[AdapterResult | AdapterRow]) -> tuple[LawRow, ...]:
-    """Return what is known of each law that some adapter's table has, over all of them."""
-    rows = [result for adapter in adapters for result in adapter.laws]
-    merged = []
-    for law in LAWS:
-        same = [row for row in rows if row.id == law.id]
-        if same:
-            verdict = merge_verdicts(row.verdict for row in same)
-            tests, walks, broken = (
-                sum(getattr(row, it) for row in same) for it in ("tests", "walks", "broken")
-            )
-            limits = tuple(dict.fromkeys(name for row in same for name in row.limits))
-            unfinished = verdict is not Verdict.VIOLATED and any(row.unfinished for row in same)
-            merged.append(law_row(law, verdict, tests, walks, broken, limits, unfinished))
-    return tuple(merged)
 
 
 def merge_goals(adapters: Iterable[AdapterResult]) -> tuple[CoverageRow, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,8 +16,7 @@ from msgspec.structs import replace
 
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
-from pymllm.cli.search.compare import make_text
-from pymllm.oracle.laws import find_law
+from pymllm.cli.tables import draw_document
 from pymllm.search.results import SavedFiles, VerifyReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
@@ -31,8 +31,8 @@ def test_a_sound_and_a_wrong_one_stand_side_by_side(tiny: str, tmp_path: Path) -
     """P2 holds of one and not of the other, whose program is written; the status is that of the worst."""
     result = compare(tmp_path, f"{tiny}:TinyRows", f"{tiny}:KeepsEntries")
     assert (result.exit_code, result.stderr) == (1, "")
-    (*_, row) = [line.split() for line in result.stdout.splitlines() if line.startswith("P2  ")]
-    assert (row[1].isdigit(), row[2]) == (True, "VIOLATED")
+    (*_, row) = [line for line in result.stdout.splitlines() if line.startswith("P2  ")]
+    assert re.search(r" ✓ \d+ +✗ violated$", row)
     (file,) = tmp_path.iterdir()
     assert f"pymllm rerun {file} --adapter {tiny}:KeepsEntries" in result.stdout
 
@@ -57,8 +57,8 @@ def test_a_program_stands_beside_ours(tmp_path: Path) -> None:
     for result in (by_name, by_option):
         lines = result.stdout.splitlines()
         assert f"  2  {shlex.quote('command:' + program)} (prefix)" in lines
-        (row,) = [line.split() for line in lines if line.startswith("R3  ")]
-        assert all(int(count.replace(",", "")) > 0 for count in row[1:3])
+        (row,) = [line for line in lines if line.startswith("R3  ")]
+        assert re.search(r" ✓ [1-9][0-9,]* +✓ [1-9][0-9,]*$", row)
 
 
 FILES = SavedFiles(
@@ -69,18 +69,21 @@ FILES = SavedFiles(
 
 
 def test_a_cell_says_what_is_known_of_one_law_and_one_adapter(report: VerifyReport) -> None:
-    """Tests where it holds, words elsewhere, nothing where it is about another kind."""
-    lines = make_text(report.comparison(FILES)).splitlines()
+    """Tests where it holds, words elsewhere, and what the signs mean."""
+    lines = draw_document(report.comparison(FILES)).splitlines()
     assert "  1  my.rows:Rows (rows)" in lines
     assert "  3  gone:Cache (could not be loaded)" in lines
     rows = {line.split()[0]: line for line in lines if line[:2] in ("X1", "P1", "P2", "P3", "E5")}
-    assert rows["P1"].split()[1:3] == ["1,200", "34"]
-    assert rows["P2"].split()[1:3] == ["VIOLATED", "3"]
-    assert rows["P3"].split()[1:3] == ["VIOLATED", find_law("P3").sentence.split()[0]]
-    assert rows["E5"].split()[1] == "UNKNOWN"
-    assert rows["X1"].split()[1] == "-"
+    cells = {law: re.split("  +", row)[2:] for law, row in rows.items()}
+    assert cells == {
+        "P1": ["✓ 1,200", "✓ 34"],
+        "P2": ["✗ violated", "✓ 3"],
+        "P3": ["✗ violated", "not about it"],
+        "E5": ["not about it", "? unknown"],
+        "X1": ["not claimed", "not about it"],
+    }
     explained = [line.split("  ")[0] for line in lines[lines.index("") :]]
-    assert {"VIOLATED", "UNKNOWN", "a number", "-", "nothing"} <= set(explained)
+    assert {"✓", "✗ violated", "? unknown", "not claimed", "not about it"} <= set(explained)
 
 
 def test_a_cell_whose_search_ended_at_another_law_has_a_mark(report: VerifyReport) -> None:
@@ -88,15 +91,15 @@ def test_a_cell_whose_search_ended_at_another_law_has_a_mark(report: VerifyRepor
     broken, *others = report.adapters
     laws = tuple(replace(row, unfinished=row.id == "P1") for row in broken.laws)
     ended = dataclasses.replace(report, adapters=(dataclasses.replace(broken, laws=laws), *others))
-    lines = make_text(ended.comparison(FILES)).splitlines()
-    (row,) = (line.split() for line in lines if line.startswith("P1"))
-    assert row[1:4] == ["1,200", "~", "34"]
+    lines = draw_document(ended.comparison(FILES)).splitlines()
+    (row,) = (line for line in lines if line.startswith("P1"))
+    assert re.split("  +", row)[2:] == ["✓ 1,200 ~", "✓ 34"]
     assert sum(line.startswith("~ ") for line in lines) == 1
 
 
 def test_violations_come_before_the_table(report: VerifyReport) -> None:
     """A report begins with violated laws, then unknown ones, each violation, the matrix, and the sum."""
-    text = make_text(report.comparison(FILES))
+    text = draw_document(report.comparison(FILES))
     parts = (
         "VIOLATED  2 of 4 laws that apply: P2 (my.rows:Rows), P3 (my.rows:Rows)\n",
         "UNKNOWN   1 of 4 laws that apply: E5 (rows)\n",

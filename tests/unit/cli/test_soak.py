@@ -237,7 +237,7 @@ def test_a_merge_of_some_shards_is_unknown_and_names_the_rest(tmp_path: Path) ->
     assert campaign["missing_runs"] == sum(last - first + 1 for first, last in campaign["missing"]) > 0
     told = merge(tmp_path / "3", tmp_path / "1").stdout
     assert f"seed 3: {campaign['missing_runs']} of {campaign['runs']} runs are missing: 1" in told
-    assert "    no ledger of 1 shard: 2/3\n" in told
+    assert "\nseed 3: no ledger of 1 shard: 2/3\n" in told
     assert f"; {campaign['missing_runs']} run" in told.splitlines()[-1]
     whole = merge(*(tmp_path / f"{number}" for number in (3, 2, 1)))
     assert (whole.exit_code, "missing" in whole.stdout) == (0, False)
@@ -489,7 +489,7 @@ def test_a_ledger_that_names_a_command_starts_none(
     assert "add --command 'touch ran'" in refused.stderr
     assert not Path("ran").exists()
     named = soak("--command", tiny_program("hello", "kill"), "--operations", 60, "--seed", 3, "--jobs", 1)
-    said = f"command:{tiny_program('hello', 'kill')}  could not be"
+    said = f"command:{tiny_program('hello', 'kill')} could not be"
     assert (named.exit_code, said in named.stdout) == (3, True)
 
 
@@ -757,7 +757,7 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "as played  pymllm rerun folder/programs/x.jsonl --adapter rows" in text
     assert "rows  ended with an error in 1 run" in text
     assert "it went\\naway" in text
-    assert "gone:Rows  could not be examined" in text
+    assert "gone:Rows could not be examined: cannot import gone\n" in text
     assert "the same run gave other results (X3): 1 run\n    seed 9 of rows" in text
     assert "given up: 1 shard, whose runs are missing\n    2/3        gone" in text
     missing = f"rows: {len(report.missing['rows'])} coverage goals not reached"

@@ -114,7 +114,6 @@ def widths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, in
 
     def show(command: str, width: int | None) -> list[str]:
         monkeypatch.setattr(tables, "terminal_width", lambda: width)
-        monkeypatch.setattr("pymllm.cli.search.compare.terminal_width", lambda: width)
         result = typed(*shlex.split(command))
         assert result.exit_code in (0, 1), result.output
         shutil.rmtree("new", ignore_errors=True)
@@ -226,12 +225,12 @@ def test_a_terminal_draws_blocks_and_leaves_out_what_is_for_a_page(monkeypatch: 
     parts = [
         Text("heading", only=TERMINAL),
         Text("hidden", only=PAGE),
-        Text("it broke", BAD),
         make_block("first", [1, 20], columns),
+        Text("it broke", BAD),
         make_block("second", [3], [columns[0], replace(columns[1], name="tokens")]),
     ]
     words = {"count": "how many", "nothing known": "of a model"}
-    monkeypatch.setattr(sections, "SECTIONS", {"capacity": lambda _: parts})
+    monkeypatch.setattr(sections, "_TERMINAL", {CurveDocument: ("capacity", lambda _: parts)})
     monkeypatch.setattr(sections, "TEXTS", {"words": {}, "capacity": {"words": words}})
     assert draw_document(EMPTY, "a note").splitlines() == [
         "heading",
@@ -271,12 +270,26 @@ def test_rows_of_a_turned_table_stand_side_by_side() -> None:
     ]
 
 
+def test_a_table_without_room_is_cut_between_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part begins with the words of its rows, and no number is broken."""
+    monkeypatch.setattr(tables, "terminal_width", lambda: 40)
+    names = [str(name) for name in range(1, 7)]
+    columns = [Column("law", lambda law: law), *(number(name, lambda _: "✓ 1,234") for name in names)]
+    lines = unstyled(draw(make_block("laws", ["P1"], columns), fits_terminal=True))
+    assert [line.split() for line in lines] == [
+        ["law", *names[:3]],
+        ["P1", *["✓", "1,234"] * 3],
+        [],
+        ["law", *names[3:]],
+        ["P1", *["✓", "1,234"] * 3],
+    ]
+
+
 def test_a_card_is_facts_and_a_program() -> None:
     """A name stands once; what comes from elsewhere stays in its line."""
     facts = [Fact("again", "one"), Fact("again", "two"), Fact("or", "a\nb")]
     card = Card("id", "a title", BAD, facts, "first\nsecond", note="too long")
     assert card_lines(card) == [
-        "",
         "a title",
         "    again      one",
         "               two",

@@ -231,7 +231,7 @@ def test_a_page_has_every_section(page: Page) -> None:
     """And leads to each of them."""
     ids = [section.id for section in make_sections(LoadedRuns(everything()))]
     assert ids == [*SECTIONS, "runs"]
-    assert {*TEXTS} == {*ids, "words"}
+    assert {*TEXTS} == {*ids, "verify", "words"}
     assert {f"#{id}" for id in ids} <= {href for href, _ in page.links}
     assert set(ids) <= set(page.ids)
 

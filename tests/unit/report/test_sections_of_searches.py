@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pymllm.oracle.coverage import GOALS
+from pymllm.oracle.laws import find_law
 from pymllm.report.blocks import Table
 from pymllm.report.loading import LoadedRuns, Skipped
 from pymllm.report.quantities import machine_name
@@ -137,8 +138,11 @@ def test_what_could_not_be_examined_is_told() -> None:
     problem = {"message": "cannot be loaded", "file": "crash.jsonl"}
     found = look(make_laws_section, samples.verify(samples.adapter("my:Cache", None, [], problems=[problem])))
     assert found.tables == {}
-    assert found.texts == [
-        "my:Cache could not be examined to the end: cannot be loaded. The program until there: crash.jsonl."
+    (card,) = found.cards
+    assert (card.title, card.tone) == ("my:Cache  could not be examined to the end", "unknown")
+    assert [(it.name, it.value) for it in card.facts] == [
+        ("because", "cannot be loaded"),
+        ("program", "crash.jsonl"),
     ]
 
 
@@ -323,8 +327,13 @@ def test_a_failure_is_a_card_with_its_program() -> None:
     programs = {"programs/x-short.jsonl": samples.PROGRAM}
     found = look(make_soak_section, samples.run(document, programs=programs))
     assert [(card.title, card.file, card.lines, card.tone) for card in found.cards] == [
-        ("R6  VIOLATED by radix in a soak", "x-short.jsonl", samples.PROGRAM, "bad"),
-        ("problem with radix in a soak", "", (), "unknown"),
+        (
+            f"R6  VIOLATED by radix in 2 runs: {find_law('R6').sentence}",
+            "x-short.jsonl",
+            samples.PROGRAM,
+            "bad",
+        ),
+        ("radix  ended with an error in 2 runs", "", (), "unknown"),
     ]
     again = "pymllm rerun programs/x-short.jsonl --adapter radix"
     config = "pymllm repeat 77 --adapter radix --config"

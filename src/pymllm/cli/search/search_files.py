@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pymllm.cli import options
-from pymllm.cli.output import escaped
 from pymllm.cli.store import save_program, save_text
 from pymllm.history.files import History
 from pymllm.report.quantities import count_of
@@ -58,13 +57,12 @@ def _find_earlier(report: VerifyReport, folder: Path, files: SavedFiles) -> list
     return sorted(path for path in found if path not in own)
 
 
-def earlier_lines(files: Sequence[str]) -> Iterator[str]:
+def earlier_notes(files: Sequence[str]) -> Iterator[str]:
     """Say which files are of other searches: a reader of the folder takes them for this one's."""
     if files:
         named = ", ".join(files[:_EARLIER_NAMED])
         rest = f" and {len(files) - _EARLIER_NAMED} more" if len(files) > _EARLIER_NAMED else ""
-        amount = count_of(len(files), "file")
-        yield f"\nearlier   {amount} of other searches in that folder: {escaped(named)}{rest}"
+        yield f"earlier   {count_of(len(files), 'file')} of other searches in that folder: {named}{rest}"
 
 
 def _annotated(history: History, report: VerifyReport, note: str) -> History:

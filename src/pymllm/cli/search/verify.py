@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from pymllm.cli import options
-from pymllm.cli.search.search_files import save_programs
-from pymllm.cli.search.verify_table import complain_of, make_junit, make_text
+from pymllm.cli.search.search_files import earlier_notes, save_programs
+from pymllm.cli.search.verify_table import complain_of, make_junit
 from pymllm.cli.shard_table import (
     demand_file,
     open_kept,
@@ -25,7 +25,7 @@ from pymllm.cli.shard_table import (
 )
 from pymllm.cli.spread import Executor, demand_keep, shard_beside, work_options
 from pymllm.cli.store import keep_run, refuse_own_input, save_text
-from pymllm.cli.tables import progress_bar, tell
+from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.searches import SearchedRelease, VerifyDocument
 from pymllm.history.files import Deviation
 from pymllm.text_file import cut, read_text_file
@@ -190,8 +190,8 @@ def verify_command(
     keep_run(store, document, programs=files.programs.values())
     if as_json:
         complain_of(document)
-    show = partial(make_text, verbose=verbose, earlier=files.earlier)
-    return tell(document, show, as_json, report.interruption)
+    notes = earlier_notes(files.earlier)
+    return tell(document, lambda it: draw_document(it, *notes, verbose=verbose), as_json, report.interruption)
 
 
 # -- what to do --------------------------------------------------------------------------------------------

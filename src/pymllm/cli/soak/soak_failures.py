@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from msgspec import structs
 
-from pymllm.cli.tables import fact_lines, program_lines
-from pymllm.oracle.laws import find_law
+from pymllm.report.blocks import Card
 from pymllm.report.findings import mistake_facts, run_facts, violation_facts
+from pymllm.report.loading import Run
 from pymllm.report.quantities import count_of
+from pymllm.report.sections.campaigns import failure_card
 from pymllm.search.program import write_program
 from pymllm.soak.ledger import CampaignHeader, RunRecord
 from pymllm.soak.results import SoakReport
 from pymllm.soak.schedule import is_run_of
 from pymllm.soak.totals import AdapterTotals
 
+_FILES = ("short", "file")
 _PROGRAM_LINES_MAX = 40
-_UNFINISHED = "    perhaps not the smallest: time was up (pymllm shrink continues from it)"
+_UNFINISHED = "perhaps not the smallest: time was up (pymllm shrink continues from it)"
 
 
-def failure_lines(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
-    """Say how runs of an adapter failed, law by law, and how to see it again."""
-    for law, failure in adapter.failures.items():
-        record = failure.first
-        runs = count_of(failure.runs, "run")
-        if law:
-            yield from ("", f"{law}  VIOLATED by {adapter.name} in {runs}: {_sentence(law)}")
-        else:
-            yield from ("", f"{adapter.name}  ended with an error in {runs}")
-        yield from _explain(report, adapter, law, record)
+def failure_cards_of(report: SoakReport) -> dict[str, Card]:
+    """Return the card of each failure by its id, with its program and what else a document does not say."""
+    found = (_card(report, it, law) for it in report.totals.adapters.values() for law in it.failures)
+    return {card.id: card for card in found}
 
 
-def _sentence(law: str) -> str:
-    """Return the sentence of a law; a ledger may name a law that this version does not know."""
-    try:
-        return find_law(law).sentence
-    except ValueError:
-        return "a law that this version does not know"
-
-
-def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
+def _card(report: SoakReport, adapter: AdapterTotals, law: str) -> Card:
+    failure = adapter.failures[law]
+    record, row = failure.first, failure.row()
     finding = (report.findings or {}).get((adapter.name, law))
-    row, header, mistakes = adapter.failures[law].row(), _header_of(report, record), tuple[str, ...]()
-    if finding is not None:
-        it, history, mistakes = finding.violation, finding.history, finding.mistakes
-        where = history.header.config, finding.step, len(history)
-        facts = violation_facts(it.message, it.expected, it.observed, *where)
-    else:
-        met, length = row.failure, max(record.operations, row.failure.step)
-        where = record.config, met.step, length
-        facts = violation_facts(met.message, met.expected, met.observed, *where)
+    header = _header_of(report, record)
     files = {
         name: file and _place_of(report, file) for name, file in (("short", row.short), ("file", row.file))
     }
@@ -61,10 +44,18 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
         is_rerun=finding is None or finding.is_rerun,
         has_deviations=bool(header.deviations),
     )
-    yield from fact_lines([*facts, *mistake_facts(mistakes), *found])
-    if finding is not None:
-        yield f"    program{_UNFINISHED if finding.is_unfinished else ''}"
-        yield from program_lines("\n".join(_cut(write_program(finding.history).splitlines())))
+    if finding is None:
+        it, length = row.failure, max(record.operations, row.failure.step)
+        facts = violation_facts(it.message, it.expected, it.observed, record.config, it.step, length)
+        return failure_card(1, adapter.name, row, [*facts, *found])
+    broken, history = finding.violation, finding.history
+    where = history.header.config, finding.step, len(history)
+    facts = violation_facts(broken.message, broken.expected, broken.observed, *where)
+    card = failure_card(
+        1, adapter.name, row, [*facts, *mistake_facts(finding.mistakes), *found], Run("", "", "", "")
+    )
+    program = "\n".join(_cut(write_program(history).splitlines()))
+    return replace(card, program=program, note=_UNFINISHED if finding.is_unfinished else "")
 
 
 def _cut(lines: list[str]) -> Iterator[str]:

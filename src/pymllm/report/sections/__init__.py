@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -24,7 +24,9 @@ from pymllm.report.sections.machines import make_machines_section, make_memory_s
 from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section
+from pymllm.report.sections.soaking import make_campaign_section
 from pymllm.report.sections.vectors import make_vectors_section
+from pymllm.report.sections.verification import make_compare_section, make_verify_section
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
@@ -45,16 +47,17 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
 }
 """In the order of the page; the list of runs comes last. A section without parts is left out."""
 
-_SECTIONS_OF: Mapping[type[Document], tuple[str, ...]] = {
-    CurveDocument: ("capacity",),
-    DiffDocument: ("changes",),
-    FaultsDocument: ("faults",),
-    ReplayDocument: ("hit-rate",),
-    SoakDocument: ("soak",),
-    VectorsDocument: ("vectors",),
-    **dict.fromkeys((VerifyDocument, CompareDocument), ("laws",)),
+_TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable[Part]]]] = {
+    VerifyDocument: ("verify", make_verify_section),
+    CompareDocument: ("laws", make_compare_section),
+    CurveDocument: ("capacity", make_capacity_section),
+    DiffDocument: ("changes", make_changes_section),
+    FaultsDocument: ("faults", make_faults_section),
+    ReplayDocument: ("hit-rate", make_hit_rate_section),
+    SoakDocument: ("soak", make_campaign_section),
+    VectorsDocument: ("vectors", make_vectors_section),
 }
-"""In the order of the terminal."""
+"""What a terminal shows of each document, and the section whose words explain it."""
 
 TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))
 """Of each section title, lead, what brings it, and its words; under "words" are those of several sections."""
@@ -71,13 +74,24 @@ def make_sections(loaded: LoadedRuns) -> list[Section]:
     return [_section(id, parts, explained) for id, parts in found.items() if parts]
 
 
-def parts_of(document: Document) -> tuple[list[Part], dict[str, str]]:
-    """Return the parts that a terminal shows of a document, and the meanings of their columns."""
-    ids = _SECTIONS_OF[type(document)]
+def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], dict[str, str]]:
+    """Return the parts that a terminal shows of a document, and the meanings of their words."""
+    id, make = _TERMINAL[type(document)]
     run = Run("this run", "", "", "", documents=(document,))
-    parts = list(seen_on(TERMINAL, (part for id in ids for part in SECTIONS[id]([run]))))
-    words = TEXTS["words"] | {word: text for id in ids for word, text in TEXTS[id].get("words", {}).items()}
-    return parts, {head: words[head] for head in _heads(parts) if head in words}
+    parts = list(seen_on(TERMINAL, make([run]), verbose=verbose))
+    words = TEXTS["words"] | TEXTS[id].get("words", {})
+    heads, signs = _heads(parts), set(_signs(parts))
+    told = [*(head for head in heads if head in words), *(word for word in words if word in signs)]
+    return parts, {word: words[word] for word in told}
+
+
+def _signs(parts: Iterable[Part]) -> Iterator[str]:
+    """Yield the texts of cells, and apart the signs in them and their other words."""
+    texts = {cell.text for it in parts if isinstance(it, Table) for row in it.rows for cell in row}
+    for text in texts:
+        words = text.split(" ")
+        yield from (text, *(word for word in words if len(word) == 1 and not word.isalnum()))
+        yield " ".join(word for word in words if len(word) > 1 or word.isalnum())
 
 
 def _heads(parts: Iterable[Part]) -> dict[str, None]:

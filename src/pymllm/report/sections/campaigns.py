@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from pymllm.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
 from pymllm.documents.faults import Detection, FaultRow, FaultsDocument
+from pymllm.oracle.laws import find_law
 from pymllm.report.blocks import (
     BAD,
     ENDING,
@@ -174,26 +175,13 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
     campaigns = _campaigns(runs)
     if not campaigns:
         return
-    since = find_since(runs)
-    cards = [
-        _card(
-            place,
-            document,
-            run,
-            adapter,
-            failure,
-            since.get((adapter.name, failure.failure.law or "")),
-        )
-        for place, (document, run) in enumerate(campaigns, 1)
-        for adapter in document.adapters
-        for failure in adapter.failures
-    ]
+    cards = [*failure_cards(campaigns, find_since(runs))]
     yield from cards
     yield _history(campaigns)
     if campaigns[-1][0].deviations:
         yield deviation_table(campaigns[-1][0].deviations)
     if campaigns[-1][0].adapters:
-        yield from _newest(campaigns[-1][0])
+        yield from campaign_tables(campaigns[-1][0])
     yield Tile(show_count(sum(document.operations for document, _ in campaigns)), "operations soaked")
     if cards:
         yield Tile(show_count(len(cards)), "failed in soaks", BAD)
@@ -242,7 +230,7 @@ def _drift(drifts: Sequence[DriftRow]) -> Cell:
     return Cell(verdict, _DRIFTS.get(verdict, UNKNOWN), hint=hint or None)
 
 
-def _newest(document: SoakDocument) -> Iterator[Table]:
+def campaign_tables(document: SoakDocument) -> Iterator[Table]:
     """Yield the tables of one campaign: its implementations, their processor time, and memory."""
     adapters = [
         Column("implementation", lambda it: it.name),
@@ -300,19 +288,37 @@ def _failed(it: SoakedAdapter) -> Cell:
     return Cell(show_count(failed), BAD if failed else GOOD) if it.runs else Cell("none ran", UNKNOWN)
 
 
-def _card(
-    place: int, document: SoakDocument, run: Run, adapter: SoakedAdapter, row: FailureRow, since: Since | None
+def failure_cards(campaigns: Sequence[_Campaign], since: Mapping[tuple[str, str], Since]) -> Iterator[Card]:
+    """Yield a card for each failure, with the program where the run has that."""
+    for place, (document, run) in enumerate(campaigns, 1):
+        audits = {campaign.audit for campaign in document.campaigns}
+        audit = audits.pop() if len(audits) == 1 else None
+        for adapter in document.adapters:
+            for row in adapter.failures:
+                failure, met = row.failure, since.get((adapter.name, row.failure.law or ""))
+                facts = [
+                    *seen_facts(failure.message, failure.expected, failure.observed),
+                    *run_facts(adapter.name, row, audit),
+                    *([] if met is None else [Fact("since", str(met))]),
+                ]
+                yield failure_card(place, adapter.name, row, facts, run)
+
+
+def failure_card(
+    place: int, adapter: str, row: FailureRow, facts: Sequence[Fact], run: Run | None = None
 ) -> Card:
-    failure = row.failure
-    file = row.short or row.file
-    audits = {campaign.audit for campaign in document.campaigns}
-    facts = [
-        *seen_facts(failure.message, failure.expected, failure.observed),
-        Fact("in", f"{count_of(row.runs, 'run')} of the soak"),
-        *run_facts(adapter.name, row, audits.pop() if len(audits) == 1 else None),
-        *([] if since is None else [Fact("since", str(since))]),
-    ]
-    what = f"{failure.law}  VIOLATED by" if failure.law else "problem with"
-    id = anchor_of("soak", str(place), adapter.name, failure.law or "problem", str(row.seed))
-    tone = BAD if failure.law else UNKNOWN
-    return program_card(id, f"{what} {adapter.name} in a soak", tone, facts, run, file)
+    """Make the card of a failure of the campaign at a place."""
+    law, runs = row.failure.law, count_of(row.runs, "run")
+    id = anchor_of("soak", str(place), adapter, law or "problem", str(row.seed))
+    title = f"{adapter}  ended with an error in {runs}"
+    if law is not None:
+        title = f"{law}  VIOLATED by {adapter} in {runs}: {_sentence(law)}"
+    return program_card(id, title, BAD if law else UNKNOWN, facts, run, row.short or row.file)
+
+
+def _sentence(law: str) -> str:
+    """Return the sentence of a law; a ledger may name a law that this version does not know."""
+    try:
+        return find_law(law).sentence
+    except ValueError:
+        return "a law that this version does not know"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
+from types import MappingProxyType
 
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.runs import GoalsDocument
@@ -43,7 +44,13 @@ from pymllm.report.quantities import show_time
 # -- laws ----------------------------------------------------------------------------------------------------
 
 
-_ENDED = "not searched to its end, since the violation of another law ended a search"
+_LIMIT, _BUT, _ENDED = " ^", " *", " ~"
+_MARKS = {
+    _LIMIT: "operations that the law tests, of which steps were not done",
+    _BUT: "but for known deviations",
+    _ENDED: "not searched to its end, since the violation of another law ended a search",
+}
+"""Marks behind a verdict, and what they mean for whoever points at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,8 @@ def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
     """Lay out violations, then unknown results, then the laws, a table for each kind of implementation."""
     searches = newest_searches(runs)
     since = find_since(runs)
+    yield from search_cards(searches, since)
     for it in searches:
-        yield from (_card(it, row, since.get((it.name, row.law))) for row in it.adapter.violations)
-    for it in searches:
-        for problem in it.adapter.problems:
-            where = "" if problem.file is None else f" The program until there: {problem.file}."
-            yield Text(f"{it.name} could not be examined to the end: {problem.message}.{where}", UNKNOWN)
         for limit in it.adapter.limits:
             yield Text(f"{it.name}: {limit_words(limit)}", UNKNOWN)
         if it.cut_short:
@@ -110,14 +113,36 @@ def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
     deviations = {(row.name, row.law): row for it in searches for row in it.document.deviations}
     if deviations:
         yield deviation_table(deviations.values())
-    tables = []
-    for kind in KINDS:
-        of_kind = [it for it in searches if it.adapter.kind == kind and it.adapter.laws]
-        if of_kind:
-            tables.append(_table(kind, of_kind))
-    yield from sorted(tables, key=lambda table: table.folded)
+    yield from law_tables(searches)
     if searches:
         yield from _tiles(searches)
+
+
+def search_cards(searches: Sequence[Searched], since: Mapping[tuple[str, str], Since]) -> Iterator[Card]:
+    """Yield a card for each violation, then for each problem with an implementation."""
+    for it in searches:
+        yield from (_card(it, row, since.get((it.name, row.law))) for row in it.adapter.violations)
+    for it in searches:
+        for place, problem in enumerate(it.adapter.problems):
+            told = {
+                "verdict": problem.ended,
+                "because": problem.message,
+                "program": problem.file,
+                "last said": problem.conversation,
+            }
+            facts = [Fact(name, value) for name, value in told.items() if value is not None]
+            id = anchor_of("problem", it.name, str(place))
+            yield Card(id, f"{it.name}  could not be examined to the end", UNKNOWN, facts)
+
+
+def law_tables(searches: Sequence[Searched], heads: Mapping[str, str] = MappingProxyType({})) -> list[Table]:
+    """Return a table for each kind of implementation, those first in which something is wrong.
+
+    Columns have the names of implementations, or their ``heads``.
+    """
+    by_kind = {kind: [it for it in searches if it.adapter.kind == kind and it.adapter.laws] for kind in KINDS}
+    tables = (_table(kind, of_kind, heads) for kind, of_kind in by_kind.items() if of_kind)
+    return sorted(tables, key=lambda table: table.folded)
 
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
@@ -132,14 +157,14 @@ def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
             yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", TONES[verdict])
 
 
-def _table(kind: str, searches: Sequence[Searched]) -> Table:
+def _table(kind: str, searches: Sequence[Searched], heads: Mapping[str, str]) -> Table:
     sentences = {law.id: law.sentence for it in searches for law in it.adapter.laws}
     laws = sorted(sentences.items(), key=lambda item: _order(item[0]))
     count = "1 implementation" if len(searches) == 1 else f"{len(searches)} implementations"
     columns = [
         Column("law", lambda law: law[0]),
         Column("demands that", lambda law: law[1]),
-        *map(_column, searches),
+        *(_column(it, heads.get(it.name, it.name)) for it in searches),
     ]
     alarming = any(
         law.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) for it in searches for law in it.adapter.laws
@@ -151,25 +176,32 @@ def _order(law: str) -> tuple[str, int]:
     return law[0], int(law[1:]) if law[1:].isdigit() else 0
 
 
-def _column(it: Searched) -> Column:
+def _column(it: Searched, head: str) -> Column:
     versions = ", ".join(f"{name} {version}" for name, version in it.document.versions.items())
     hint = f"{show_time(it.run.time)} UTC, seed {it.document.seed}, {it.profile}; {versions}"
     laws = {law.id: law for law in it.adapter.laws}
-    return Column(it.name, lambda law: _cell(it.name, laws.get(law[0])), is_number=True, hint=hint)
+    known = {row.law for row in it.document.deviations if it.name in row.adapters}
+    return Column(head, lambda law: _cell(it.name, laws.get(law[0]), known), is_number=True, hint=hint)
 
 
-def _cell(name: str, law: LawRow | None) -> Cell:
+def marks_of(law: LawRow, is_known: bool) -> str:
+    """Return the marks behind a verdict: of limits, of known deviations, of a search that ended early."""
+    holds = law.verdict is Verdict.HOLDS
+    limit = _LIMIT if law.limits and holds else ""
+    return f"{limit}{_BUT if is_known else ''}{_ENDED if law.unfinished else ''}"
+
+
+def _cell(name: str, law: LawRow | None, known: Collection[str]) -> Cell:
     if law is None:
         return Cell("not about it", QUIET)
-    tone = TONES[law.verdict]
+    tone, marks = TONES[law.verdict], marks_of(law, law.id in known)
     if law.verdict is Verdict.VIOLATED:
         return Cell("✗ violated", tone, f"#{anchor_of('violation', name, law.id)}")
-    if law.verdict is Verdict.HOLDS:
-        hint = f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
-        if law.unfinished:
-            return Cell(f"✓ {law.tests:,} ~", tone, hint=f"{hint}; {_ENDED}")
-        return Cell(f"✓ {law.tests:,}", tone, hint=hint)
-    return Cell("? unknown" if law.verdict is Verdict.UNKNOWN else law.verdict.value, tone)
+    if law.verdict is not Verdict.HOLDS:
+        return Cell(f"{'? unknown' if law.verdict is Verdict.UNKNOWN else law.verdict.value}{marks}", tone)
+    meant = "".join(f"; {meaning}" for mark, meaning in _MARKS.items() if mark in marks)
+    hint = f"holds: {law.tests:,} tests, {law.walks:,} walks from inside{meant}"
+    return Cell(f"✓ {law.tests:,}{marks}", tone, hint=hint)
 
 
 def _card(it: Searched, violation: ViolationRow, since: Since | None) -> Card:
@@ -211,10 +243,16 @@ def _again_facts(it: ViolationRow, adapter: str, seed: int) -> Iterator[Fact]:
 
 
 def program_card(
-    id: str, title: str, tone: str, facts: Sequence[Fact], run: Run, file: str | None, program: str = ""
+    id: str,
+    title: str,
+    tone: str,
+    facts: Sequence[Fact],
+    run: Run | None,
+    file: str | None,
+    program: str = "",
 ) -> Card:
     """Make a card with a program's picture and file, where the run has that."""
-    lines = run.programs.get(file or "", ())
+    lines = () if run is None else run.programs.get(file or "", ())
     name = (file or "").rsplit("/", 1)[-1] if lines else ""
     return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
 
