@@ -297,9 +297,48 @@ class PrefixMachine(StateActs):
         if held is not None:
             self.unlock(held)
 
-    (Token,)
-    (Unlock,)
-    (namespace_of,)
+    @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, drafts=PAGES)
+    def reject_drafts(self, pages: int, turn: int, other: int, style: int, drafts: int) -> None:
+        """Hand over what was verified of a key, write other tokens into slots of drafts, and free the rest.
+
+        What was rejected must not be found, whatever comes into its slots.
+        """
+        key, tail = self.draw_key(pages, turn, other, style), self.draw_key(pages, other, turn, style)
+        step, matched = self.match(key)
+        held = self.lock(step) if matched else None
+        fresh = self.allocate(len(key.tokens) - len(matched))
+        if fresh is not None:
+            slots = [*matched, *fresh]
+            verified = max(len(matched), len(key.tokens) - drafts)
+            self._hand_over(key.tokens[:verified], key, slots, style)
+            if drafts % 2:
+                self._hand_over(key.tokens[:verified] + tail.tokens[verified:], key, slots, style)
+            self.match(key)
+            self.give_back(fresh, style)
+        if held is not None:
+            self.unlock(held)
+
+    def _hand_over(self, tokens: tuple[Token, ...], like: Key, slots: list[int], style: int) -> None:
+        """Insert tokens with what the cache has of them, and behind that with slots that are the caller's."""
+        key = Key(tokens, like.extra_key, like.form)
+        _, matched = self.match(key)
+        rest = slots[len(matched) : len(tokens)]
+        if not self.has_pool or all(self.ownership.owner(slot) is Owner.CALLER for slot in rest):
+            self.insert(key, [*matched, *rest], style, len(matched))
+
+    @looked_at(
+        needs="dimensions", weight=2, pages=PAGES, turn=PAGES, style=STYLE, filled=FILLED, place=PICK, way=WAY
+    )
+    def ask_under_other_values(
+        self, pages: int, turn: int, style: int, filled: int, place: int, way: int
+    ) -> None:
+        """Insert a key under values of all dimensions, and look it up under values that are alike (K2)."""
+        key = self.draw_key(pages, turn, turn, style)
+        for at, values in enumerate(alike_values(self.dimensions, filled, place, way)):
+            asked = Key(key.tokens, namespace_of(values), key.form)
+            if not at or place % 2:
+                self._insert_fresh(asked, style)
+            self.match(asked)
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
