@@ -32,6 +32,7 @@ from pymllm.machines.prefix_caller import (
     PrefixCaller,
     alike_values,
     amount,
+    fitting,
     looked_at,
     picked,
 )
@@ -320,7 +321,7 @@ class PrefixMachine(StateActs):
 
     def _hand_over(self, tokens: tuple[Token, ...], like: Key, slots: list[int], style: int) -> None:
         """Insert tokens with what the cache has of them, and behind that with slots that are the caller's."""
-        key = Key(tokens, like.extra_key, like.form)
+        key = fitting(Key(tokens, like.extra_key, like.form))
         _, matched = self.match(key)
         rest = slots[len(matched) : len(tokens)]
         if not self.has_pool or all(self.ownership.owner(slot) is Owner.CALLER for slot in rest):

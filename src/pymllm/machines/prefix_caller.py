@@ -100,9 +100,16 @@ def make_wide_key(
         fill[-(turn // 2 % 2)] = drawn.get(page, tokens[0])
         made += fill
     made += [tokens[-1]] * (tail % page_size)
-    # What does not fit 32 bits with a sign goes into the form of twice as many.
-    name = KEY_FORMS[form].replace("32", "64") if max(made, default=0) >= 2**31 else KEY_FORMS[form]
-    return Key(_widened(made, spaces[space].width), spaces[space].extra_key, name)
+    return fitting(Key(_widened(made, spaces[space].width), spaces[space].extra_key, KEY_FORMS[form]))
+
+
+def fitting(key: Key) -> Key:
+    """Return a key in a form that its tokens fit: 64 bits where a token does not fit an int32."""
+    tokens = (token if isinstance(token, tuple) else (token,) for token in key.tokens)
+    numbers = (number for token in tokens for number in token)
+    if max(numbers, default=0) < 2**31:
+        return key
+    return Key(key.tokens, key.extra_key, key.form.replace("32", "64"))
 
 
 def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:

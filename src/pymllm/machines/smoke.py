@@ -198,7 +198,7 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Fault("forward", 99),
         ops.TransferRequest(1),
         ops.Release(1),
-        ops.EndTransfer(7),
+        ops.EndTransfer(8),
         ops.Reset(),
     ]
 
