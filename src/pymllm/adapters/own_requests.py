@@ -146,7 +146,7 @@ class Requests(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
         has_states = self.number("layers") and self.number("mamba_slots")
-        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve"}
+        claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect", "reserve", "engine"}
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:

@@ -89,7 +89,7 @@ CLAIMS: dict[str, Claim] = {
         "knows a block by its hash alone: several may have one, and none waits for children", "blocks"
     ),
     "reserve": Claim("takes a request up only if so many blocks are left for others", "requests"),
-    "engine": Claim("can be driven by the simulated engine; needs a pool"),
+    "engine": Claim("can be driven by the simulated engine; needs a pool", "prefix requests"),
 }
 """Every claim, in the order in which pages tell of them."""
 
