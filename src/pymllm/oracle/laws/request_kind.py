@@ -332,7 +332,8 @@ def _law_of_sizes(before: RequestsModel, operation: Operation, seen: SeenContext
 REQUESTS = KindLaws(
     order="X1 X2 X4 X7 X8 E2 E4 E1 C1 C3 C2 C7 C6",
     orders={
-        **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 E4 X2 C1 C3 E2 C1 E1"),
+        # What a prompt shares goes first: who finds too little takes, and evicts, more than is due.
+        **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 C3 E4 X2 C1 E2 C1 E1"),
         RunStep: "X1 X4 C1 C6 E2 C1 E4 E1 E5 E2 C8 E1 X2 C3 X2 C7 C8 C6 C2",
     },
     asked={
