@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import CapacityError, InvariantViolation, UsageError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
@@ -18,6 +17,7 @@ from pymllm.history.config_limits import read_number
 from pymllm.history.files import Header
 from pymllm.machines.driven_cache import Carrier
 from pymllm.oracle.models.request_model import DECODE, PREFILL, RequestModel, ServedRequest
+from pymllm.workloads.block_context import ForwardBatch, RequestStep
 from pymllm.workloads.engine_config import BLOCKS, EngineConfig
 from pymllm.workloads.live_request import BlockRequest
 

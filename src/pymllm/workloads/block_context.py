@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pymllm.core.inference.contexts.forward_batch import ForwardBatch
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
+
+__all__ = ["EngineContext", "ForwardBatch", "RequestStep"]
 
 
 class EngineContext(Protocol):
