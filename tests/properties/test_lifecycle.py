@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.history.files import Config
 from pymllm.machines.acting import ActingMachine, drive, make_machine
 from pymllm.machines.registry import MACHINES, load_machine
@@ -17,7 +17,7 @@ CONFIGURATIONS = [
     (adapter, config)
     for adapter in ("radix", "radix-window", "mamba", "chunk", "requests")
     for config in load_adapter(find_adapter(adapter)).CONFIGURATIONS
-    if config.get("pool") != "none"
+    if "engine" in make_adapter(adapter, dict(config)).capabilities
 ]
 SEEDS, ACTS = 30, 120
 

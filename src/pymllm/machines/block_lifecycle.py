@@ -58,8 +58,7 @@ class BlockLifecycleNotes(EngineNotes):
         self._meet("a request is retracted while it is set aside", live.request_id in self._aside)
 
 
-_MOST_OUTPUT = 24  # tokens of a request that grows: each is a step, however long a block is
-_LONG_BLOCK = 16  # Tokens; from here on prompts end near the ends of blocks, or no output would pass one.
+_MOST_OUTPUT = 24  # tokens of a request that grows: each is a step
 
 
 class BlockLifecycleMachine(EngineMachine):
@@ -79,7 +78,9 @@ class BlockLifecycleMachine(EngineMachine):
 
     def set_up(self) -> None:
         """Start an engine that keeps nothing back for decoding requests; later ones may."""
-        self._size: int = self.judge.model.context.block_size
+        model = self.judge.model.context
+        self._size: int = model.block_size
+        self._row: int = model.max_blocks * model.block_size  # tokens
         self.start(headroom=0)
 
     def start(self, *, headroom: int) -> None:
@@ -129,13 +130,13 @@ class BlockLifecycleMachine(EngineMachine):
 
     @property
     def scale(self) -> int:
-        """Tokens in which lengths are counted that reach from block to block."""
-        return max(2, self._size // 4)
+        """Tokens in which lengths are counted: a part of a row, or long prompts would take long programs."""
+        return max(2, self._row // 14)
 
     @property
     def chunk_unit(self) -> int:
         """Tokens in which the limit of a chunk is counted."""
-        return max(1, self._size // 4)
+        return self.scale // 2
 
     @property
     def block_tokens(self) -> int:
@@ -148,10 +149,8 @@ class BlockLifecycleMachine(EngineMachine):
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
         """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
-        config, size = self.engine.config, self._size
+        config = self.engine.config
         prompt = min(config.capacity // 6, config.max_context // 3)
-        if size >= _LONG_BLOCK:
-            prompt = max(size, prompt // size * size) - 2
         output = min(_MOST_OUTPUT, config.max_context + 1 - prompt)
         other = config.capacity - prompt - slack * self.scale
         return (prompt, output), min(other, config.max_context)

@@ -72,10 +72,10 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
         MachineEntry("pymllm.machines.requests:RequestMachine", 0.6, pace=12, driven_pace=1.5),
         MachineEntry(
             "pymllm.machines.block_lifecycle:BlockLifecycleMachine",
-            0.3,
+            0.25,
             _DRIVEN | {"reserve"},
-            pace=12,
-            driven_pace=1.5,
+            pace=7,
+            driven_pace=0.6,
         ),
     ),
     "index": (MachineEntry("pymllm.machines.block_index:IndexMachine", 0.5, pace=20, driven_pace=20),),

@@ -111,13 +111,20 @@ def test_another_engine_may_begin(machine: Any) -> None:
     assert operations_of(machine)[-2:] == [ops.Release, ops.Reset]
 
 
-def test_long_blocks_are_reached_by_short_outputs() -> None:
-    """C1: a prompt ends just before a block does, so that a decoding request asks for the next."""
-    machine: Any = make_machine(BlockLifecycleMachine, "requests", dict(Requests.CONFIGURATIONS[6]))()
-    (prompt, output), other = machine.crowd_sizes(0)
-    assert (prompt, output, other) == (510, 24, 1792)
-    assert (machine.scale, machine.chunk_unit, machine.block_tokens) == (64, 64, 320)
-    machine.teardown()
+def test_lengths_grow_with_the_blocks(machine: Any) -> None:
+    """C1: one request grows from block to block beside another that leaves it no room."""
+    assert machine.crowd_sizes(0) == ((8, 21), 28)
+    assert (machine.scale, machine.chunk_unit, machine.block_tokens) == (2, 1, 5)
+    large: Any = make_machine(BlockLifecycleMachine, "requests", dict(Requests.CONFIGURATIONS[5]))()
+    assert (large.scale, large.chunk_unit, large.crowd_sizes(3)) == (11, 5, ((36, 24), 147))
+    large.teardown()
+
+
+@pytest.mark.parametrize(("number", "is_driven"), [(0, True), (6, False)])
+def test_an_engine_is_for_short_blocks(number: int, is_driven: bool) -> None:
+    """E1-E5: with blocks of 256 tokens no output would ever reach the next."""
+    claims = Requests("x", Requests.CONFIGURATIONS[number]).capabilities
+    assert ("engine" in claims) == is_driven
 
 
 # -- who can be driven ---------------------------------------------------------------------------------------
