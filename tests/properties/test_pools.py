@@ -22,7 +22,7 @@ SEEDS = (3, 2, 6, 1, 2, 1, 1, 1)
 
 
 def machine_of(name: str, config: Config) -> type[ActingMachine]:
-    (entry,) = MACHINES[load_adapter(find_adapter(name)).KIND]
+    entry = MACHINES[load_adapter(find_adapter(name)).KIND][0]
     return make_machine(load_machine(entry), name, dict(config))
 
 

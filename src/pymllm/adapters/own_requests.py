@@ -29,7 +29,8 @@ _SHORT: Config = {
     **{"chunk_size": 2, "layers": 2, "conv_width": 2, "ssm_width": 2},
     **{"mamba_slots": 3, "policy": "lru", "hash_digits": None},
 }
-_LONG: Config = {**_SHORT, "block_size": 256, "chunk_size": 128}
+_LONG_BLOCK = 256  # tokens
+_LONG: Config = {**_SHORT, "block_size": _LONG_BLOCK, "chunk_size": 128}
 
 
 @dataclass(eq=False)
@@ -148,10 +149,14 @@ class Requests(BaseAdapter):
         blocks.on_blocks_deregistered = record
 
     def claim(self) -> frozenset[str]:
-        """Claim everything that is about requests; ``mamba`` where states are cached."""
+        """Claim everything that is about requests; ``mamba`` where states are cached.
+
+        An engine decodes token by token, so it gets nowhere with long blocks.
+        """
         has_states = self.number("layers") and self.number("mamba_slots")
         claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect"}
         claimed |= {"reserve", "truncate", "transfers"}
+        claimed |= {"engine"} if self.number("block_size") < _LONG_BLOCK else set()
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from pymllm.faults.table import bug_of
 from pymllm.history.files import Config, History
 from pymllm.machines.acting import ActingMachine, FoundViolation, drive, make_machine
 from pymllm.machines.examiner import Examiner
-from pymllm.machines.lifecycle import LifecycleMachine
+from pymllm.machines.lifecycle import EngineMachine
 from pymllm.machines.registry import MachineEntry, load_machine, machines_for
 from pymllm.search.search import SearchPlan, search
 from pymllm.search.shrinker import plays_after, shrink
@@ -398,7 +398,7 @@ def _name_of(searcher: Searcher, caught: Caught) -> str:
     """Name who saw it: the machine, where one that was looked into was seen to be wrong from outside."""
     if searcher.name != "invariants" or caught.is_inside:
         return searcher.name
-    return "life-cycle machine" if issubclass(caught.machine, LifecycleMachine) else "machine"
+    return "life-cycle machine" if issubclass(caught.machine, EngineMachine) else "machine"
 
 
 def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks: int) -> None:

@@ -28,7 +28,7 @@ from pymllm.oracle.laws import find_law
 
 _TABLES = (
     *("slots", "trees", "keys_and_states", "evictions", "blocks", "engine_memory", "engine_schedule"),
-    *("index", "unplanted"),
+    *("engine_blocks", "index", "unplanted"),
     *("wrong_slots", "wrong_trees", "wrong_leaves", "wrong_states", "wrong_blocks", "wrong_index"),
 )
 _LONGEST = 60  # of an id that is shown again

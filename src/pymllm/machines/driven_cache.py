@@ -28,7 +28,6 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
 from pymllm.oracle.judge import Judge
-from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.oracle.models.slot_model import WindowModel
 from pymllm.oracle.models.slot_ownership import Owner, TrackOwnership
@@ -41,7 +40,7 @@ R = TypeVar("R")
 class Carrier:
     """Carries operations out for those who call functions."""
 
-    def __init__(self, do: Callable[[Operation], Outcome], judge: Judge[CacheModel]) -> None:
+    def __init__(self, do: Callable[[Operation], Outcome], judge: Judge[Any]) -> None:
         self.judge = judge
         self.steps = 0  # the number of the last operation, as the history counts them
         self.asked: Operation | None = None  # what somebody has asked for and got no answer to
@@ -70,7 +69,8 @@ class Carrier:
         """Return a size by its documented name: as the adapter tells it, or else as it must be."""
         if name in self._told:
             return self._told[name]
-        return self.judge.model.sizes()[name]
+        sizes: dict[str, int] = self.judge.model.sizes()
+        return sizes[name]
 
 
 def _told(name: str) -> Callable[[Any], int]:
@@ -275,7 +275,8 @@ class DrivenAllocator:
         self._carrier.do(ops.FreeSWA(self._name(indices)), out.Done)
 
     def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
-        return self._ownership.name(indices.flatten().tolist())
+        named: tuple[Span, ...] = self._ownership.name(indices.flatten().tolist())
+        return named
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Tell for each slot whether it is not free."""

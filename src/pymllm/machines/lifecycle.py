@@ -1,15 +1,18 @@
-"""A machine that drives the simulated engine over an adapter: legal sequences that only an engine produces.
+"""Machines that drive a simulated engine over an adapter: legal sequences that only an engine produces.
 
-An act arranges something, such as a request or an abort, or lets the engine go on. Every call that the
-engine makes becomes an operation of an ordinary history (`pymllm.machines.driven_cache`); what the engine
-itself checks, content and ownership (laws E1 to E5), is counted beside what the judge tests.
+The part that all of them share is here, with the machine of prefix caches; the one of contexts is in
+`pymllm.machines.block_lifecycle`. An act arranges something, such as a request or an abort, or lets the
+engine go on. Every call that the engine makes becomes an operation of an ordinary history
+(`pymllm.machines.driven_cache`); what the engine itself checks, content and ownership (laws E1 to E5), is
+counted beside what the judge tests.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
 from pymllm.history import operations as ops
@@ -30,7 +33,7 @@ from pymllm.oracle.models.prefix_model import Path, path_of_key
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_watch import Event
-from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.live_request import LiveRequest, LiveSequence
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage
 
@@ -112,8 +115,65 @@ _PLAIN = {
 }
 
 
-class LifecycleNotes:
-    """An onlooker that counts coverage goals in the judge's evidence."""
+class EngineNotes:
+    """An onlooker that counts in the judge's evidence the coverage goals that any engine can meet."""
+
+    PLAIN: ClassVar[Mapping[Event, str]]
+
+    def __init__(self, judge: Judge[Any], source: DrawnSource, just_fits: int) -> None:
+        self._meet = judge.evidence.meet
+        self._source = source
+        self._just_fits = just_fits  # tokens of the shortest request that takes every page there is for it
+        self._admitted: set[int] = set()
+        self._retracted: set[int] = set()
+
+    def begin_iteration(self) -> None:
+        """Forget who was admitted in the iteration before."""
+        self._admitted.clear()
+
+    def __call__(self, event: Event, live: Any) -> None:
+        """Count what an event of the engine means."""
+        if event in self.PLAIN:
+            self._meet(self.PLAIN[event])
+        if event is Event.ADMITTED:
+            self.note_admission(live)
+        elif event is Event.RETRACTED:
+            self.note_retraction(live)
+        elif event is Event.ABORTED:
+            self.note_abort(live)
+        elif event is Event.FINISHED:
+            self._note_finish(live)
+
+    def note_admission(self, live: Any) -> None:
+        """Count what an admission means."""
+        self._admitted.add(live.request_id)
+        self._meet("a retracted request is admitted again", live.request_id in self._retracted)
+
+    def note_retraction(self, live: Any) -> None:
+        """Count what a retraction means."""
+        self._meet("a request is retracted twice", live.request_id in self._retracted)
+        self._retracted.add(live.request_id)
+        where = "between two chunks" if live.length < live.prompt_length else "in decode"
+        self._meet(f"a request is retracted {where}")
+
+    def note_abort(self, live: Any) -> None:
+        """Count what an abort means, at the stage for which it was asked."""
+        self._meet(_ABORTS[self._source.aborting])
+        self._source.aborting = None
+
+    def _note_finish(self, live: LiveSequence) -> None:
+        self._meet("a request finishes inside its first chunk", live.request_id in self._admitted)
+        self._meet("a request finishes in decode", live.prompt_length < live.final_length)
+        self._meet("a request that just fits finishes", live.final_length >= self._just_fits)
+
+    def note_operation(self, operation: Operation, outcome: Outcome) -> None:
+        """Count what an operation of the engine met."""
+
+
+class LifecycleNotes(EngineNotes):
+    """The same of an engine over a prefix cache."""
+
+    PLAIN = _PLAIN
 
     def __init__(
         self,
@@ -123,43 +183,26 @@ class LifecycleNotes:
         rows: ReqToTokenPool,
         config: EngineConfig,
     ) -> None:
-        self._meet = judge.evidence.meet
+        super().__init__(judge, source, config.capacity - config.page_size + 1)
         self._model = judge.model.cache
         self._cache = cache
-        self._source = source
         self._rows = rows
-        self._config = config
-        self._admitted: set[int] = set()
-        self._retracted: set[int] = set()
         self._partings: set[Path] = set()
         self._has_just_evicted = False
 
-    def begin_iteration(self) -> None:
-        """Forget who was admitted in the iteration before."""
-        self._admitted.clear()
-
     def __call__(self, event: Event, live: LiveRequest) -> None:
-        """Count what an event of the engine means."""
-        if event in _PLAIN:
-            self._meet(_PLAIN[event])
+        """Count what an event of the engine means; a refusal for want of a row is told apart."""
+        super().__call__(event, live)
         if event is Event.REFUSED:
             self._meet("an admission fails for want of a row", not self._rows.available_size())
-        elif event is Event.ADMITTED:
-            self._note_admission(live)
-        elif event is Event.RETRACTED:
-            self._note_retraction(live)
-        elif event is Event.ABORTED:
-            self._note_abort(live)
-        elif event is Event.FINISHED:
-            self._note_finish(live)
 
-    def _note_abort(self, live: LiveRequest) -> None:
+    def note_abort(self, live: LiveRequest) -> None:
+        """Count what else an abort means: others who hold the same, and a state that is held."""
         stage = self._source.aborting
-        self._meet(_ABORTS[stage])
+        super().note_abort(live)
         self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
         if stage in _ABORTS_WITH_STATES:
             self._meet(_ABORTS_WITH_STATES[stage], self._holds_state(live))
-        self._source.aborting = None
 
     def _is_shared(self, live: LiveRequest) -> bool:
         if not (live.row and live.held_length):
@@ -173,17 +216,15 @@ class LifecycleNotes:
     def _held(self, live: LiveRequest) -> Path:
         return self._cache.path_of_key(live.key(live.held_length))
 
-    def _note_retraction(self, live: LiveRequest) -> None:
-        self._meet("a request is retracted twice", live.request_id in self._retracted)
-        self._retracted.add(live.request_id)
-        where = "between two chunks" if live.length < live.prompt_length else "in decode"
-        self._meet(f"a request is retracted {where}")
+    def note_retraction(self, live: LiveRequest) -> None:
+        """Count what else a retraction means: the state that is held, and a track slot."""
+        super().note_retraction(live)
         self._meet("a request is retracted while it holds a state", self._holds_state(live))
         self._meet("a request is retracted with a track slot in its hands", live.track_slot)
 
-    def _note_admission(self, live: LiveRequest) -> None:
-        self._admitted.add(live.request_id)
-        self._meet("a retracted request is admitted again", live.request_id in self._retracted)
+    def note_admission(self, live: LiveRequest) -> None:
+        """Count what else an admission means: what was found, and what is held."""
+        super().note_admission(live)
         prompt = self._cache.path_of_key(live.key(live.prompt_length))
         stored = len(self._model.stored(prompt)) * self._model.page_size
         self._meet("a full hit leaves a token to compute", stored == live.prompt_length)
@@ -196,12 +237,6 @@ class LifecycleNotes:
         self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
         self._meet("a request resumes from a state", self._holds_state(live))
         self._partings.add(prompt.upto(live.branching_length))
-
-    def _note_finish(self, live: LiveRequest) -> None:
-        self._meet("a request finishes inside its first chunk", live.request_id in self._admitted)
-        self._meet("a request finishes in decode", live.prompt_length < live.final_length)
-        just = live.final_length > self._config.capacity - self._config.page_size
-        self._meet("a request that just fits finishes", just)
 
     def note_operation(self, operation: Operation, outcome: Outcome) -> None:
         """Count what an operation of the engine met."""
@@ -227,11 +262,6 @@ class LifecycleNotes:
 
 T = TypeVar("T")
 
-_LAWS_OF_CALLS: dict[type[Operation], str] = {
-    **dict.fromkeys((ops.Free, ops.FreeSWA, ops.FreeTrack, ops.Unlock), "E3"),
-    ops.Alloc: "E4",
-}
-"""What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
 _MOST_WAITING = 6
 _SPACES = (None, None, None, "a", 1, "1")
 _OTHER_SPACES = (None, None, None, "", 0, "0")  # false where one only asks whether there is one
@@ -241,51 +271,58 @@ _OUTPUT = (0, 9)
 _RARE = (0, 11)
 
 
-class LifecycleMachine(ActingMachine):
-    """Requests arrive, run, are aborted and retracted, over the adapter's cache and pool.
+class EngineMachine(ActingMachine):
+    """Requests arrive, run, are aborted and retracted, in an engine over the adapter.
 
     Prompts are made of few blocks: a trunk that all share, which each prompt leaves at some block for one of
     a few branches. A prompt that fills the pool is as common as one that cannot fit.
     """
 
+    engine: Any
+    RESET_LAW: ClassVar[str]  # that an engine breaks which empties the cache by itself
+    LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]]
+    """What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
+
     # -- setting up ------------------------------------------------------------------------------------
     def begin(self) -> None:
         """Start an engine over the adapter."""
-        judge, header = self.examiner.judge, self.examiner.history.header
-        if "engine" not in header.capabilities or header.kind != "prefix":
-            raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
+        self.demand_engine()
+        judge = self.examiner.judge
         self.judge = judge
         # An iteration is some eight operations; one walk for all of them makes 2,650 a second of 1,600.
         self.examiner.audits_steps = False
         self.source = DrawnSource()
         self._requests = 0
-        self._is_engines_turn = False
-        self._scale = 1 if judge.model.page_size == 1 else 2
-        self._has_states = judge.model.tracks is not None
-        self._has_spaces = "extra_key" in header.capabilities
+        self._may_not_reset = False
         self._branches = 0
         self._carrier = Carrier(self._carry, judge)
-        self._start(headroom=0, early=1)  # what is cached then is dead in part; later engines may be lazy
+        self.set_up()
 
-    def _start(self, headroom: int, early: int) -> None:
-        header = self.examiner.history.header
-        config = driven_config(
-            header,
-            max_running=3,
-            chunk_tokens=6 * self._scale,
-            decode_headroom=headroom,
-            release_window_early=bool(early),
-        )
-        self._cache = make_driven_cache(self._carrier, config)
-        pools = make_driven_pools(self._carrier, self._cache, config, header)
-        self._notes = LifecycleNotes(self.judge, self._cache, self.source, pools.rows, config)
-        self.engine = Engine(config, self.source, pools=pools, onlooker=self._notes)
+    @abstractmethod
+    def demand_engine(self) -> None:
+        """Refuse an adapter that no engine can drive."""
+
+    @abstractmethod
+    def set_up(self) -> None:
+        """Read the sizes of the configuration, and start the first engine."""
+
+    @property
+    @abstractmethod
+    def allocating(self) -> Any:
+        """The part of the engine's memory that allocates, whose ``refuses`` is asked before."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> EngineNotes:
+        """The onlooker of the engine."""
 
     def _carry(self, operation: Operation) -> Outcome:
         outcome = self.do(operation)
-        if self._is_engines_turn and isinstance(operation, ops.Reset):
-            raise InvariantViolation("R3", "the engine emptied the cache, though nobody asked for it")
-        self._notes.note_operation(operation, outcome)
+        if self._may_not_reset and isinstance(operation, ops.Reset):
+            raise InvariantViolation(
+                self.RESET_LAW, "the engine emptied the cache, though nobody asked for it"
+            )
+        self.notes.note_operation(operation, outcome)
         return outcome
 
     # -- the engine ------------------------------------------------------------------------------------
@@ -301,26 +338,15 @@ class LifecycleMachine(ActingMachine):
         if rare < 3:
             self._settle()
 
-    @act(rare=_RARE, headroom=(0, 2), early=(0, 1))
-    def start_again(self, rare: int, headroom: int, early: int) -> None:
-        """End everything where it stands, empty the cache, and start another engine."""
-        if rare < 2:
-            self._checked(self.engine.drain)
-            self._empty()
-            self._start(headroom, early)
-
     @act(needs="is_at_rest")
     def flush(self) -> None:
         """Reset the cache while nobody uses it."""
-        self._cache.reset()
+        self.reset_cache()
         self.judge.evidence.meet("the cache is emptied at rest")
 
-    @act(tokens=(0, 6), secondary=(0, 6))
-    def evict(self, tokens: int, secondary: int) -> None:
-        """Evict on somebody else's behalf, between two iterations."""
-        self._notes.begin_iteration()
-        self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
-        self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
+    @abstractmethod
+    def reset_cache(self) -> None:
+        """Empty the cache by one operation."""
 
     @property
     def is_at_rest(self) -> bool:
@@ -328,25 +354,31 @@ class LifecycleMachine(ActingMachine):
         return not self._lives()
 
     def _advance(self) -> bool:
-        self._notes.begin_iteration()
-        is_going = self._checked(self.engine.step)
+        self.notes.begin_iteration()
+        is_going: bool = self.checked(self.engine.step)
         self._watched(self.examiner.look_in_turn)
         return is_going
 
     def _settle(self) -> None:
         while self._advance():
             pass
-        self._checked(self.engine.check_quiescent)
+        self.checked(self.engine.check_quiescent)
         self.judge.evidence.meet("the engine comes to rest")
 
-    def _empty(self) -> None:
-        self._checked(self.engine.evict_everything)
+    def end_engine(self) -> None:
+        """End everything where it stands, and empty the cache."""
+        self.checked(self.engine.drain)
+        self.empty()
 
-    def _checked(self, call: Callable[[], T]) -> T:
+    def empty(self) -> None:
+        """Let the engine empty the cache, and look whether the pool is whole."""
+        self.checked(self.engine.evict_everything)
+
+    def checked(self, call: Callable[[], T], *, may_reset: bool = False) -> T:
         """Let the engine do something, and count what it tested."""
-        self._is_engines_turn = True
+        self._may_not_reset = not may_reset
         result = self._watched(lambda: self._held_responsible(call))
-        self._is_engines_turn = False
+        self._may_not_reset = False
         exercised, tested = self.judge.evidence.exercised, self.engine.watch.tested
         for law, times in tested.items():  # which takes a tenth of the time of adding two counters
             if times:
@@ -360,7 +392,7 @@ class LifecycleMachine(ActingMachine):
             return call()
         except UsageError as error:
             asked = self._carrier.asked
-            law = "E2" if asked is None else _LAWS_OF_CALLS.get(type(asked), "E2")
+            law = "E2" if asked is None else self.LAWS_OF_CALLS.get(type(asked), "E2")
             raise InvariantViolation(law, f"the engine did what no caller may: {error}") from error
 
     # -- requests --------------------------------------------------------------------------------------
@@ -381,44 +413,54 @@ class LifecycleMachine(ActingMachine):
     )
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
         """Let a request arrive whose prompt begins like others; it may end with a page or anywhere."""
-        size, page_size = self._block_tokens, self.judge.model.page_size
+        size, page_size = self.block_tokens, self.engine.config.page_size
         if self._branches:
             blocks, turn = 1 + blocks % 3, turn % 2
         prompt = blocks * size - cut % size
         if cut == 4:
             prompt = max(page_size, prompt // page_size * page_size)
-        self._push(prompt, self._output(output), turn, branch, space)
+        self._push(prompt, self.output_of(output), turn, branch, space)
 
     @act(needs="may_ask", beyond=(0, 3), output=_OUTPUT, turn=(0, 5))
     def ask_for_everything(self, beyond: int, output: int, turn: int) -> None:
         """Let a request arrive that fills the pool, or that is a little too long ever to fit."""
-        total, tokens = self.engine.config.capacity + (beyond == 3), self._output(output)
+        total, tokens = self.engine.config.max_context + (beyond == 3), self.output_of(output)
         self._push(total + 1 - tokens, tokens, turn, branch=1, space=0)
 
     @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
     def crowd(self, chunk: int, slack: int, turn: int) -> None:
         """Let one request produce while the prompt of another comes in chunks, until there is no room."""
-        total, scale = self.engine.config.capacity, self._scale
-        prompt = total // 6
-        self.source.chunk = chunk * scale
-        self._push(prompt, total // 2, turn, branch=0, space=0)
-        self._push(total - prompt - slack * scale, 1, turn, branch=1, space=0)
+        self.source.chunk = chunk * self.scale
+        (prompt, output), other = self.crowd_sizes(slack)
+        self._push(prompt, output, turn, branch=0, space=0)
+        self._push(other, 1, turn, branch=1, space=0)
 
-    def _output(self, output: int) -> int:
-        return output * self._scale if output > 1 else 1  # a single token takes no decode step at all
+    @property
+    @abstractmethod
+    def scale(self) -> int:
+        """Tokens in which lengths are counted that reach from page to page."""
+
+    @property
+    @abstractmethod
+    def block_tokens(self) -> int:
+        """Tokens of a block of a prompt; no multiple of a page, so that prompts part inside pages, too."""
+
+    @abstractmethod
+    def output_of(self, output: int) -> int:
+        """Return how many tokens a request produces; a single one takes no decode step at all."""
+
+    @abstractmethod
+    def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
+        """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
 
     @property
     def may_ask(self) -> bool:
         """Whether few enough wait."""
         return len(self.engine.queue) + self.source.pending < _MOST_WAITING
 
-    @property
-    def _block_tokens(self) -> int:
-        return 2 if self._scale == 1 else 5  # no multiple of a page: prompts part inside pages, too
-
     def _push(self, prompt: int, output: int, turn: int, branch: int, space: int) -> None:
         prompt, output = max(prompt, 1), max(output, 1)  # of a pool of a few tokens a share may be none
-        size = self._block_tokens
+        size = self.block_tokens
         places = range(-(-prompt // size))
         if self._branches:
             # Block 0 is the first of a branch, behind the trunk; the others differ from it in upper bits.
@@ -426,13 +468,17 @@ class LifecycleMachine(ActingMachine):
             blocks = tuple(first + place - turn if place >= turn else 1 + place for place in places)
         else:
             blocks = tuple(place if place < turn else (branch + 1) * 32 + place for place in places)
-        namespace = self._namespace(space)
-        self.source.push(Request(self._requests, 0.0, prompt, output, blocks, size, namespace))
+        self.source.push(Request(self._requests, 0.0, prompt, output, blocks, size, self._namespace(space)))
         self._requests += 1
 
     def _namespace(self, space: int) -> str | int | None:
         spaces = _OTHER_SPACES if self._branches else _SPACES
-        return spaces[space % len(spaces)] if self._has_spaces else None
+        return spaces[space % len(spaces)] if self.has_spaces else None
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether prompts may be of several namespaces."""
+        return True
 
     @act(needs="may_abort", pick=_PICK, held=(0, 1))
     def abort(self, pick: int, held: int) -> None:
@@ -444,7 +490,12 @@ class LifecycleMachine(ActingMachine):
     @act(tokens=(0, 5))
     def limit_chunks(self, tokens: int) -> None:
         """Let prompts be computed in small pieces, or lift the limit."""
-        self.source.chunk = tokens
+        self.source.chunk = tokens * self.chunk_unit
+
+    @property
+    def chunk_unit(self) -> int:
+        """Tokens in which the limit of a chunk is counted."""
+        return 1
 
     @act(victim=(0, 2))
     def choose_victims(self, victim: int) -> None:
@@ -457,20 +508,102 @@ class LifecycleMachine(ActingMachine):
         return bool(self.source.pending or self._lives())
 
     def _lives(self) -> list[tuple[int, Stage]]:
-        engine = self.engine
-        return [
-            (live.request_id, stage)
-            for stage, lives in (
-                (Stage.QUEUED, engine.queue),
-                (Stage.PREFILL, engine.prefilling),
-                (Stage.DECODE, engine.decoding.requests),
-            )
-            for live in lives
-        ]
+        return [(live.request_id, stage) for stage, lives in self.engine.by_stage() for live in lives]
 
     # -- the end ---------------------------------------------------------------------------------------
     def end(self) -> None:
         """Let everything finish, and empty the cache: the pool is whole again."""
         self.source.calm()
         self._settle()
-        self._empty()
+        self.empty()
+
+
+class LifecycleMachine(EngineMachine):
+    """The engine over a prefix cache and its pool."""
+
+    RESET_LAW = "R3"
+    LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]] = {
+        **dict.fromkeys((ops.Free, ops.FreeSWA, ops.FreeTrack, ops.Unlock), "E3"),
+        ops.Alloc: "E4",
+    }
+    engine: Engine
+
+    def demand_engine(self) -> None:
+        """Refuse an adapter that no engine can drive."""
+        header = self.examiner.history.header
+        if "engine" not in header.capabilities or header.kind != "prefix":
+            raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
+
+    def set_up(self) -> None:
+        """Start an engine that gives back what is behind a window early; later ones may be lazy."""
+        self._scale = 1 if self.judge.model.page_size == 1 else 2
+        self._has_states = self.judge.model.tracks is not None
+        self.start(headroom=0, early=1)  # what is cached then is dead in part
+
+    def start(self, *, headroom: int, early: int) -> None:
+        """Start an engine with so much headroom, which gives back what is behind a window early or not."""
+        header = self.examiner.history.header
+        config = driven_config(
+            header,
+            max_running=3,
+            chunk_tokens=6 * self._scale,
+            decode_headroom=headroom,
+            release_window_early=bool(early),
+        )
+        self._cache = make_driven_cache(self._carrier, config)
+        pools = make_driven_pools(self._carrier, self._cache, config, header)
+        self._notes = LifecycleNotes(self.judge, self._cache, self.source, pools.rows, config)
+        self.engine = Engine(config, self.source, pools=pools, onlooker=self._notes)
+
+    @property
+    def allocating(self) -> Any:
+        """The allocator of the engine's pools."""
+        return self.engine.memory.pools.allocator
+
+    @property
+    def notes(self) -> LifecycleNotes:
+        """The onlooker of the engine."""
+        return self._notes
+
+    @act(rare=_RARE, headroom=(0, 2), early=(0, 1))
+    def start_again(self, rare: int, headroom: int, early: int) -> None:
+        """End everything where it stands, empty the cache, and start another engine."""
+        if rare < 2:
+            self.end_engine()
+            self.start(headroom=headroom, early=early)
+
+    @act(tokens=(0, 6), secondary=(0, 6))
+    def evict(self, tokens: int, secondary: int) -> None:
+        """Evict on somebody else's behalf, between two iterations."""
+        self._notes.begin_iteration()
+        self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
+        self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
+
+    def reset_cache(self) -> None:
+        """Empty the cache by one operation."""
+        self._cache.reset()
+
+    @property
+    def scale(self) -> int:
+        """Tokens in which lengths are counted that reach from page to page."""
+        return self._scale
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of a prompt."""
+        return 2 if self._scale == 1 else 5
+
+    def output_of(self, output: int) -> int:
+        """Return how many tokens a request produces."""
+        return output * self._scale if output > 1 else 1
+
+    def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
+        """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
+        total = self.engine.config.capacity
+        prompt = total // 6
+        return (prompt, total // 2), total - prompt - slack * self._scale
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether prompts may be of several namespaces."""
+        return "extra_key" in self.examiner.history.header.capabilities

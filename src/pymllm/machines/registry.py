@@ -68,7 +68,16 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
         MachineEntry("pymllm.machines.lifecycle:LifecycleMachine", 0.75, _DRIVEN, pace=11, driven_pace=2),
     ),
     "blocks": (MachineEntry("pymllm.machines.blocks:BlockMachine", 0.4, pace=24, driven_pace=8),),
-    "requests": (MachineEntry("pymllm.machines.requests:RequestMachine", 0.6, pace=12, driven_pace=1.5),),
+    "requests": (
+        MachineEntry("pymllm.machines.requests:RequestMachine", 0.6, pace=12, driven_pace=1.5),
+        MachineEntry(
+            "pymllm.machines.block_lifecycle:BlockLifecycleMachine",
+            0.25,
+            _DRIVEN | {"reserve"},
+            pace=7,
+            driven_pace=0.6,
+        ),
+    ),
     "index": (MachineEntry("pymllm.machines.block_index:IndexMachine", 0.5, pace=20, driven_pace=20),),
 }
 """The machines of each kind."""

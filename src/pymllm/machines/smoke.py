@@ -322,7 +322,8 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
         raise AdapterError(
             entry.name, f"claims {unknown[0]!r}, which is no capability; there are {', '.join(CAPABILITIES)}"
         )
-    if {"mamba", "engine"} <= adapter.capabilities and not adapter.capabilities >= _OF_ENGINES:
+    is_hybrid = adapter.kind == "prefix" and {"mamba", "engine"} <= adapter.capabilities
+    if is_hybrid and not adapter.capabilities >= _OF_ENGINES:
         needed = " and ".join(sorted(_OF_ENGINES))
         raise AdapterError(entry.name, f"claims engine with states; an engine needs {needed}, too")
     wrong = find_wrong_limit(adapter.kind, getattr(adapter, "limits", {}))

@@ -24,6 +24,7 @@ GOALS: tuple[CoverageGoal, ...] = (
     *ENGINE_GOALS,
     *block_kind.GOALS,
     *request_kind.GOALS,
+    *request_kind.ENGINE_GOALS,
     *block_index.GOALS,
 )
 """Every goal; a name stands once for each kind, and once more where an engine brings it about, too."""

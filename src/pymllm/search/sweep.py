@@ -19,7 +19,7 @@ from pymllm.history.operations import Operation, Span
 from pymllm.history.outcomes import Failed, Outcome, Slots
 from pymllm.machines.acting import ActingMachine, drive
 from pymllm.machines.examiner import Examiner
-from pymllm.machines.lifecycle import LifecycleMachine
+from pymllm.machines.lifecycle import EngineMachine
 
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
@@ -70,23 +70,22 @@ def _drive_for(
 
 
 class _ShortOfMemory:
-    """Goes before the life-cycle machine: some allocations of its engine find nothing, whatever is free."""
+    """Goes before a life-cycle machine: some allocations of its engine find nothing, whatever is free."""
 
     FAILS_AT: ClassVar[int] = 0
     TIMES: ClassVar[int] = 0
     allocations: ClassVar[int] = 0
 
-    def _start(self, headroom: int, early: int) -> None:
-        super()._start(headroom, early)  # type: ignore[misc]  # the machine's
-        self.engine.memory.pools.allocator.refuses = self._refuses  # type: ignore[attr-defined]
+    def start(self, **changes: int) -> None:
+        super().start(**changes)  # type: ignore[misc]  # the machine's
+        self.allocating.refuses = self._refuses  # type: ignore[attr-defined]
 
     def _refuses(self) -> bool:
         """Count an allocation; one that fails twice is followed by a retraction, for which two must live."""
         cls = type(self)
         cls.allocations += 1
-        engine = self.engine  # type: ignore[attr-defined]
-        lives = len(engine.prefilling) + len(engine.decoding)
-        return lives > 1 and cls.FAILS_AT <= cls.allocations < cls.FAILS_AT + cls.TIMES
+        lives = self.engine.lives()  # type: ignore[attr-defined]
+        return len(lives) > 1 and cls.FAILS_AT <= cls.allocations < cls.FAILS_AT + cls.TIMES
 
 
 # -- what can fail -------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Swee
 def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Iterator[Examiner]:
     """Do the same one failure at a time; yields the examiner of each program that was played to its end."""
     for seed in seeds:
-        if issubclass(machine, LifecycleMachine):
+        if issubclass(machine, EngineMachine):
             yield from _sweep_lives(machine, seed, acts // _ACTS_OF_AN_ENGINE)
             continue
         sound = _drive_for(machine, _sound(machine), seed, acts).examiner.history
@@ -235,7 +234,7 @@ def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> 
     played.do(operation)
 
 
-def _sweep_lives(machine: type[LifecycleMachine], seed: int, acts: int) -> Iterator[Examiner]:
+def _sweep_lives(machine: type[EngineMachine], seed: int, acts: int) -> Iterator[Examiner]:
     """Let every allocation of an engine find nothing, once and twice; all is given back all the same."""
     short: Any = type(f"{machine.__name__}__short", (_ShortOfMemory, machine), {})
     _drive_for(machine, short, seed, acts)

@@ -82,6 +82,13 @@ ROLES: dict[str, Roles] = {
         vital="tick",
     ),
     "RequestMachine": _roles("add add_two add_longest add_rival", "release serve decode", "reset"),
+    "BlockLifecycleMachine": _roles(
+        "ask crowd ask_for_everything",
+        "settle abort abort_aside",
+        "flush start_again",
+        "ask:blocks,turn,output limit_chunks:tokens ask_for_everything:output,turn",
+        vital="step",
+    ),
 }
 """The roles of every machine that there is."""
 

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from pymllm.documents.campaigns import Failure, FailureRow, SoakedAdapter, SoakedLimit
 from pymllm.history.files import Config
+from pymllm.machines.registry import MACHINES
 from pymllm.oracle.answers import limits_of
 from pymllm.oracle.coverage import expected_names
 from pymllm.oracle.laws import laws_of
@@ -22,7 +23,7 @@ _SHARES = ("adapter", "judge", "walks", "again", "driver")
 
 def expected_at(place: Place) -> frozenset[str]:
     """Return the coverage goals that a long run at a place must reach."""
-    is_driven = place.machine == "LifecycleMachine"
+    is_driven = any(it.has_engine for it in MACHINES[place.kind] if it.name == place.machine)
     return expected_names(place.kind, place.config, place.capabilities, of_engine=is_driven)
 
 

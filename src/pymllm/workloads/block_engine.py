@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 
+import numpy as np
 import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
@@ -18,6 +19,8 @@ from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestSt
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.prefix_index import HashPage
 from pymllm.errors import CapacityError, InvariantViolation
+from pymllm.invariants.blocks import check_dynamic_context
+from pymllm.workloads.block_context import EngineContext
 from pymllm.workloads.block_watch import BlockOnlooker, BlockWatch, Snapshot, snapshots_of
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_loop import EngineLoop
@@ -39,6 +42,21 @@ class MeasuredContext(DynamicInferenceContext):
     evicted_blocks = 0
     evict_ns = 0
 
+    @property
+    def total_blocks(self) -> int:
+        """Blocks that there are, without the dummy, whose number this is."""
+        return self.kv_block_allocator.dummy_block_idx
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that are free."""
+        return self.kv_block_allocator.pool_avail
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that are evictable."""
+        return self.kv_block_allocator.evictable_blocks
+
     def room(self) -> int:
         """Count the blocks that are free or evictable (law E4)."""
         return self._room()
@@ -51,6 +69,19 @@ class MeasuredContext(DynamicInferenceContext):
         """Count the cached states."""
         slots = self.mamba_slot_allocator
         return 0 if slots is None else slots.max_slots - slots.free_count
+
+    def has_state(self, block: int) -> bool:
+        """Tell whether a state is cached for a block."""
+        slots = self.mamba_slot_allocator
+        return slots is not None and slots.has_state(block)
+
+    def is_registered(self, block: int) -> bool:
+        """Tell whether a block can be found by its hash."""
+        return int(self.kv_block_allocator.block_hashes[block]) > 0
+
+    def blocks_of(self, req: BlockRequest) -> int:
+        """Count the blocks that a request has."""
+        return len(self._live_by_id[id(req)].blocks)
 
     def missing_blocks(self, req: BlockRequest) -> int:
         """Count the blocks that the rest of a request's prompt will take."""
@@ -68,6 +99,30 @@ class MeasuredContext(DynamicInferenceContext):
         usable = (live.prompt.size - 1) // self.block_size_tokens
         req.cached_tokens = min(live.matched, usable) * self.block_size_tokens
         req.resumed_tokens = live.skip
+
+    def references_of(self, blocks: np.ndarray) -> np.ndarray:
+        """Count the references of some blocks."""
+        counts: np.ndarray = self.kv_block_allocator.block_ref_counts.numpy()[blocks]
+        return counts
+
+    def referenced_blocks(self) -> list[int]:
+        """List the blocks that have references."""
+        blocks: list[int] = self.kv_block_allocator.block_ref_counts.nonzero().flatten().tolist()
+        return blocks
+
+    def walk(self) -> None:
+        """Check everything from inside (laws C1 to C8)."""
+        check_dynamic_context(self)
+
+    def empty(self) -> None:
+        """Evict every cached block, by allocating all there are (law E3)."""
+        kv = self.kv_block_allocator
+        blocks = kv.allocate_memory_blocks(kv.dummy_block_idx)
+        if blocks is None:
+            raise InvariantViolation(
+                "E3", f"{kv.dummy_block_idx} blocks are free or evictable, and not given"
+            )
+        kv.release_memory_blocks(blocks)
 
     def _allocate(self, count: int) -> list[int] | None:
         missing = count - self.kv_block_allocator.pool_avail
@@ -114,7 +169,7 @@ class BlockMemory:
     leaving, pausing and resuming are locking, and of each the part that evicts blocks is eviction.
     """
 
-    def __init__(self, context: MeasuredContext, watch: BlockWatch, check_every: int) -> None:
+    def __init__(self, context: EngineContext, watch: BlockWatch, check_every: int) -> None:
         self.context = context
         self.changes = 0  # counts up whenever the chance of who waits may have become better
         self._watch = watch
@@ -129,9 +184,9 @@ class BlockMemory:
 
     def use(self) -> MemoryUse:
         """Tell how much is in use now."""
-        kv, size = self.context.kv_block_allocator, self.context.block_size_tokens
-        stored = (kv.dummy_block_idx - kv.pool_avail) * size
-        return MemoryUse(stored - kv.evictable_blocks * size, stored, self.context.cached_states())
+        context, size = self.context, self.context.block_size_tokens
+        stored = (context.total_blocks - context.free_blocks) * size
+        return MemoryUse(stored - context.cached_blocks * size, stored, context.cached_states())
 
     def counts(self) -> MemoryCounts:
         """Tell what was done so far."""
@@ -177,15 +232,14 @@ class BlockMemory:
         """Register a step's computed blocks, and cache the states it has ``left`` where slots can be had."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
         before = self.context.cached_states()
-        fresh = [block for block in blocks if not self._has_state(block)]
+        fresh = [block for block in blocks if not self.context.has_state(block)]
         began = perf_counter_ns()
         self.context.commit_step(next_tokens)
         share = (perf_counter_ns() - began) // max(1, len(batch))
         for step in batch.requests:
             step.req.times.insert_ns += share
-        kept = sum(map(self._has_state, fresh))
-        hash_of = self.context.kv_block_allocator.block_hashes
-        self._skipped_snapshots += sum(int(hash_of[block]) > 0 for block in fresh) - kept
+        kept = sum(map(self.context.has_state, fresh))
+        self._skipped_snapshots += sum(map(self.context.is_registered, fresh)) - kept
         evicted = before + kept - self.context.cached_states()
         self._evicted_states += evicted
         self._state_evictions += evicted > 0
@@ -211,10 +265,6 @@ class BlockMemory:
         with self._releasing(live):
             self.context.release(live)
         live.forget_memory()
-
-    def _has_state(self, block: int) -> bool:
-        slots = self.context.mamba_slot_allocator
-        return slots is not None and slots.has_state(block)
 
     @contextmanager
     def _evicting(self, payers: Sequence[BlockRequest]) -> Iterator[Callable[[], int]]:
@@ -262,11 +312,11 @@ class BlockEngine(EngineLoop[BlockRequest]):
         source: Source,
         *,
         progress: Callable[[int], None] | None = None,
-        context: MeasuredContext | None = None,
+        context: EngineContext | None = None,
         onlooker: BlockOnlooker | None = None,
     ) -> None:
         config = config.rounded()
-        self._context = make_block_context(config) if context is None else context
+        self._context: EngineContext = make_block_context(config) if context is None else context
         self.watch = BlockWatch(config, self._context, onlooker)
         self.memory = BlockMemory(self._context, self.watch, config.check_every)
         super().__init__(config, source, progress, self.memory, self.watch)
@@ -283,17 +333,12 @@ class BlockEngine(EngineLoop[BlockRequest]):
     def evict_everything(self) -> None:
         """Empty the cache and check that the pools own everything (law E3)."""
         self.check_quiescent()
-        kv = self._context.kv_block_allocator
-        blocks = kv.allocate_memory_blocks(kv.dummy_block_idx)
-        if blocks is None:
-            raise InvariantViolation(
-                "E3", f"{kv.dummy_block_idx} blocks are free or evictable, and not given"
-            )
-        kv.release_memory_blocks(blocks)
+        self._context.empty()
         self.watch.check_emptied()
 
     def _check_invariants(self) -> None:
-        """Leave it to the operations: trackers are checked after every n-th of them."""
+        """Compare whom the context has with whom the engine has; trackers are checked by operations."""
+        self.watch.check_lives(self.lives())
 
     def _iterate(self) -> None:
         self._has_made_room = False
@@ -310,7 +355,8 @@ class BlockEngine(EngineLoop[BlockRequest]):
     def _can_ever_fit(self, live: BlockRequest) -> bool:
         return live.final_length <= self.config.max_context
 
-    def _by_stage(self) -> Sequence[tuple[Stage, list[BlockRequest]]]:
+    def by_stage(self) -> Sequence[tuple[Stage, list[BlockRequest]]]:
+        """List the requests that may be aborted, by the stage that they are in."""
         lives = self.lives()
         return (
             (Stage.QUEUED, list(self.queue)),
@@ -363,10 +409,11 @@ class BlockEngine(EngineLoop[BlockRequest]):
             return None
         live = self.queue[0]
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length))
-        if not self.memory.add(live, limit, self._reserve()):
+        reserve = self._reserve()
+        self.watch.check_reserve(live, reserve, self.running)
+        if not self.memory.add(live, limit, reserve):
             self._refuse(live)
             return None
-        self.watch.tested["E4"] += not self.running
         self.running.append(self.queue.popleft())
         self._tally.count_admission(live)
         self.watch.notice(Event.ADMITTED, live)
@@ -388,6 +435,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         self.watch.notice(Event.REFUSED, live)
         self._remember_refusal()
         if not self.running:
+            self._check_invariants()  # what somebody leaked is why there is no room
             raise InvariantViolation(
                 "E4",
                 f"request {live.request_id} fits and is alone, but is refused its {live.prompt_length} "
@@ -441,6 +489,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         elif self.paused:
             self._retract(self._ask_for_victim(self.paused))
         else:
+            self._check_invariants()
             raise InvariantViolation(
                 "E4",
                 f"request {self.running[0].request_id} is alone and fits, but cannot grow: only "

@@ -11,8 +11,8 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.blocks import check_dynamic_context
 from pymllm.mem_cache.pools.rows import bit_view
+from pymllm.workloads.block_context import EngineContext
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
 from pymllm.workloads.engine_watch import Event, Watch
@@ -65,6 +65,7 @@ class BlockRecurrent:
 
     def __init__(self, context: DynamicInferenceContext) -> None:
         self.checked_states = 0
+        self._context = context
         self._slots = slots = context.mamba_slot_allocator
         conv, ssm = context.mamba_conv_states, context.mamba_ssm_states
         assert conv is not None
@@ -120,6 +121,11 @@ class BlockRecurrent:
             kind.kept.update((block, kind.left[block]) for block in blocks)
             kind.left.clear()
         return self._check_cached(blocks)
+
+    def row_of(self, live: BlockRequest) -> int:
+        """Return the row of a request's live state."""
+        row = self._context.requests.index(live)
+        return int(self._context.mamba_metadata.request_to_mamba_state_idx[row])
 
     def note_release(self, state_idx: int) -> None:
         """Take note that a row of the live states is free."""
@@ -183,22 +189,29 @@ BlockOnlooker = Callable[[Event, BlockRequest], None]
 
 
 class BlockWatch(Watch[BlockRequest]):
-    """Runs a block engine's checks, and the simulated model that they need."""
+    """Runs a block engine's checks, and the simulated model that they need.
+
+    The states of a context that is not ours are its own: whoever drives it has them judged.
+    """
 
     def __init__(
-        self, config: EngineConfig, context: DynamicInferenceContext, onlooker: BlockOnlooker | None = None
+        self, config: EngineConfig, context: EngineContext, onlooker: BlockOnlooker | None = None
     ) -> None:
         dummy = range(config.capacity, config.capacity + config.page_size)
-        forward = SimulatedForward(config, None, padding=dummy) if config.content_check else None
+        ours = context if isinstance(context, DynamicInferenceContext) else None
+        forward = None
+        if config.content_check:
+            forward = SimulatedForward(config, None, padding=dummy, has_pools=ours is not None)
         super().__init__(forward, onlooker)
-        self.recurrent = BlockRecurrent(context) if config.content_check else None
+        self.recurrent = BlockRecurrent(ours) if config.content_check and ours is not None else None
         self._context = context
+        self._headroom = config.decode_headroom
 
     # -- the forward pass --------------------------------------------------------------------------------
 
     def compute(self, batch: ForwardBatch, left: Sequence[Snapshot]) -> None:
         """Compare the contents that a step's requests read, and write new contents (laws E1, E2, E4)."""
-        if self.forward is None or self.recurrent is None or not batch.requests:
+        if self.forward is None or not batch.requests:
             return
         for step in batch.requests:
             self._check_plan(step)
@@ -208,6 +221,8 @@ class BlockWatch(Watch[BlockRequest]):
             torch.from_numpy(np.concatenate([step.kv_slots for step in batch.requests])),
             np.concatenate([_fingerprints(step) for step in batch.requests]),
         )
+        if self.recurrent is None:
+            return
         self.recurrent.decode([step for step in batch.requests if step.req.is_prefilled])
         for step in batch.requests:
             if not step.req.is_prefilled:
@@ -222,10 +237,9 @@ class BlockWatch(Watch[BlockRequest]):
                 "E1",
                 f"request {live.request_id} is to compute other tokens than its own {step.start}..{stop}",
             )
-        kv, size = self._context.kv_block_allocator, self._context.block_size_tokens
-        written = np.unique(step.kv_slots // size)
-        written = written[written != kv.dummy_block_idx]
-        shared = written[kv.block_ref_counts.numpy()[written] != 1]
+        written = np.unique(step.kv_slots // self._context.block_size_tokens)
+        written = written[written != self._context.total_blocks]
+        shared = written[self._context.references_of(written) != 1]
         if shared.size:
             raise InvariantViolation(
                 "E2",
@@ -234,14 +248,46 @@ class BlockWatch(Watch[BlockRequest]):
 
     def check_step(self, step: RequestStep, length: int) -> None:
         """Read a request's first ``length`` tokens and its state back, where content is checked (law E1)."""
-        if self.forward is None or self.recurrent is None:
+        if self.forward is None:
             return
         live, size = step.req, self._context.block_size_tokens
         positions = np.arange(length)
         slots = np.array(step.blocks)[positions // size] * size + positions % size
         self.forward.check_row(live.request_id, torch.from_numpy(slots), live.fingerprints[:length])
-        self.recurrent.check(live.request_id, step.state_idx, live.tokens[:length])
+        if self.recurrent is not None:
+            self.recurrent.check(live.request_id, step.state_idx, live.tokens[:length])
         self.tested["E1"] += length > 0
+
+    # -- what the engine itself keeps ------------------------------------------------------------------------
+
+    def check_reserve(self, live: BlockRequest, reserve: int, running: Sequence[BlockRequest]) -> None:
+        """Check what is kept back for running requests where another one asks to be admitted (law E4).
+
+        That is the blocks that their prompts still take, and those into which they grow within the engine's
+        headroom; both are counted here once more.
+        """
+        size, promised = self._context.block_size_tokens, 0
+        for each in running:
+            grown = each.prompt_length
+            if each.is_prefilled:
+                grown = min(each.final_length, each.length + self._headroom)
+            promised += max(0, -(-grown // size) - self._context.blocks_of(each))
+        if reserve != promised:
+            raise InvariantViolation(
+                "E4",
+                f"request {live.request_id} is to leave {reserve} blocks to {len(running)} running requests, "
+                f"which will take {promised}",
+            )
+        self.tested["E4"] += 1
+
+    def check_lives(self, lives: Sequence[BlockRequest]) -> None:
+        """Check that the context has the requests that the engine has, and no others (law E3)."""
+        here, known = [each.request_id for each in self._context.requests], [it.request_id for it in lives]
+        if sorted(here) != sorted(known):
+            raise InvariantViolation(
+                "E3", f"requests {sorted(here)} are in the context, and the engine has {sorted(known)}"
+            )
+        self.tested["E3"] += bool(lives)
 
     # -- trackers -------------------------------------------------------------------------------------------
 
@@ -253,12 +299,11 @@ class BlockWatch(Watch[BlockRequest]):
     def note_release(self, live: BlockRequest) -> None:
         """Take note that a request is about to give back its row."""
         if self.recurrent is not None:
-            row = self._context.requests.index(live)
-            self.recurrent.note_release(int(self._context.mamba_metadata.request_to_mamba_state_idx[row]))
+            self.recurrent.note_release(self.recurrent.row_of(live))
 
     def check_invariants(self) -> None:
         """Walk all invariants between two calls, and compare the states in use (laws C1 to C8, E2, E3)."""
-        check_dynamic_context(self._context)
+        self._context.walk()
         if self.recurrent is not None:
             self.recurrent.check_untouched()
         self.tested["E2"] += len(self._context.requests) > 0
@@ -266,17 +311,17 @@ class BlockWatch(Watch[BlockRequest]):
 
     def check_quiescent(self) -> None:
         """Check that every block is free or only cached, now that no request lives (laws E3, E5)."""
-        kv = self._context.kv_block_allocator
-        held = kv.block_ref_counts.nonzero().flatten().tolist()
-        if held or self._context.requests:
+        context = self._context
+        held = context.referenced_blocks()
+        if held or context.requests:
             raise InvariantViolation(
-                "E3", f"no request lives, but {len(self._context.requests)} rows and blocks {held} are held"
+                "E3", f"no request lives, but {len(context.requests)} rows and blocks {held} are held"
             )
-        if kv.pool_avail + kv.evictable_blocks != kv.dummy_block_idx:
+        if context.room() != context.total_blocks:
             raise InvariantViolation(
                 "E3",
-                f"{kv.pool_avail} blocks are free and {kv.evictable_blocks} evictable, "
-                f"{kv.pool_avail + kv.evictable_blocks} of {kv.dummy_block_idx}",
+                f"{context.free_blocks} blocks are free and {context.cached_blocks} evictable, "
+                f"{context.room()} of {context.total_blocks}",
             )
         self._count_exits()
         if self.recurrent is not None:
@@ -285,13 +330,12 @@ class BlockWatch(Watch[BlockRequest]):
 
     def check_emptied(self) -> None:
         """Check that the pools own everything after evicting everything (law E3)."""
-        kv, slots = self._context.kv_block_allocator, self._context.mamba_slot_allocator
-        kept = 0 if slots is None else slots.max_slots - slots.free_count
-        if kv.pool_avail != kv.dummy_block_idx or kept:
+        context = self._context
+        if context.free_blocks != context.total_blocks or context.cached_states():
             raise InvariantViolation(
                 "E3",
-                f"after evicting everything {kv.pool_avail} of {kv.dummy_block_idx} blocks are free, and "
-                f"{kept} states are still cached",
+                f"after evicting everything {context.free_blocks} of {context.total_blocks} blocks are free, "
+                f"and {context.cached_states()} states are still cached",
             )
         self.tested["E3"] += 1
 

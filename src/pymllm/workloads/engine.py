@@ -135,7 +135,8 @@ class Engine(EngineLoop[LiveRequest]):
     def _can_ever_fit(self, live: LiveRequest) -> bool:
         return self._admission.can_ever_fit(live)
 
-    def _by_stage(self) -> Sequence[tuple[Stage, list[LiveRequest]]]:
+    def by_stage(self) -> Sequence[tuple[Stage, list[LiveRequest]]]:
+        """List the requests that may be aborted, by the stage that they are in."""
         return (
             (Stage.QUEUED, list(self.queue)),
             (Stage.PREFILL, list(self.prefilling)),

@@ -158,7 +158,7 @@ class EngineLoop(ABC, Generic[Live]):
         self.queue.append(live)
 
     def _abort_where_asked(self) -> None:
-        for stage, lives in self._by_stage():
+        for stage, lives in self.by_stage():
             for live in lives:
                 if self._source.abort(live.request_id, stage):
                     self._abort(live)
@@ -218,7 +218,7 @@ class EngineLoop(ABC, Generic[Live]):
         """Tell whether a request fits into an engine that has nothing else to do."""
 
     @abstractmethod
-    def _by_stage(self) -> Sequence[tuple[Stage, list[Live]]]:
+    def by_stage(self) -> Sequence[tuple[Stage, list[Live]]]:
         """List the requests that may be aborted, by the stage that they are in."""
 
     @abstractmethod

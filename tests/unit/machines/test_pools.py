@@ -41,7 +41,7 @@ from pymllm.oracle.coverage import expected_goals
 
 def machine_of(adapter_class: Any, **changes: Any) -> Any:
     """Make the machine of a class of this file, which is not looked into: what is wrong shows outside."""
-    (entry,) = MACHINES[adapter_class.KIND]
+    entry = MACHINES[adapter_class.KIND][0]
     first = 1 if adapter_class.KIND == "buffers" else 0  # of a dtype that has a NaN
     config = {**adapter_class.CONFIGURATIONS[first], **changes}
     made = make_machine(load_machine(entry), adapter_class.__name__, config, audit=False)
@@ -300,7 +300,7 @@ OTHER_SIZES = {"block_size": 3, "chunk_size": 6, "layers": 1}
 )
 def test_a_machine_fits_itself_to_every_size(name: str, adapter_class: Any, sizes: dict[str, Any]) -> None:
     """P1 to P5, C1 to C7: the least pools, some larger than what is drawn, and none of slots at all."""
-    (entry,) = MACHINES[adapter_class.KIND]
+    entry = MACHINES[adapter_class.KIND][0]
     made = make_machine(load_machine(entry), name, {**adapter_class.CONFIGURATIONS[0], **sizes})
     machine = drive(made, 5, 80 if name == "requests" else 200)
     unasked = {"a chunk finds no room where there is some", "a step keeps several states"}

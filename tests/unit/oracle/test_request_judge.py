@@ -335,6 +335,18 @@ def test_room_that_is_found_in_a_block_of_other_content_is_a_wrong_hit() -> None
     assert law_of(history, answer(replace(found, blocks=found.blocks[::-1]))) == "X4"
 
 
+def test_a_short_match_is_named_before_what_it_costs() -> None:
+    """C3, and not C1 or X2: who finds too little asks for more blocks, and evicts for them."""
+    history = play(*two_served())
+    outcome = history.steps[-1].outcome
+    assert outcome is not None
+    view = outcome.result
+    assert isinstance(view, RequestView)
+    found = [*view.blocks[:1], 7, *view.blocks[2:]]
+    evicting = [result_with(blocks=tuple(found)), tells(7)]
+    assert law_of(history, lambda outcome: evicting[1](evicting[0](outcome))) == "C3"
+
+
 def test_a_refusal_names_what_was_done() -> None:
     """C1, C9: a reset, or blocks."""
     reset = play(AddRequest((1, 2)), Reset())

@@ -65,7 +65,8 @@ def test_keys_reach_as_far_as_the_pool_is_large() -> None:
 def test_machines_with_an_engine_stay_out_of_large_pools() -> None:
     """Everywhere else all machines play."""
     entries = list(chain.from_iterable(MACHINES.values()))
-    assert [it.name for it in entries if not is_fit_for(it, "large")] == ["LifecycleMachine"]
+    names = [it.name for it in entries if not is_fit_for(it, "large")]
+    assert names == ["LifecycleMachine", "BlockLifecycleMachine"]
     assert all(is_fit_for(it, "medium") for it in entries)
 
 

@@ -204,6 +204,52 @@ GOALS = (
 )
 """What a search of contexts is to reach."""
 
+_lives = partial(make_goals, "requests", of_engine=True)
+
+ENGINE_GOALS = (
+    *_lives(
+        ("a waiting request is aborted", "E3", "B67"),
+        ("a request is aborted between two chunks", "E3", "B109"),
+        ("a request is aborted in decode", "E3"),
+        ("a request is aborted while it is set aside", "E3"),
+        ("the engine is drained with requests in it", "E3"),
+        ("a request finishes in decode", "E3", "B103"),
+        ("a request finishes inside its first chunk", "E3", "B115"),
+        ("a request is set aside for want of memory", "E4 C1"),
+        ("a request that was set aside goes on", "E1 E4"),
+        ("a request is retracted in decode", "E3", "B26 B98"),
+        ("a request is retracted while it is set aside", "E3"),
+        ("a retracted request is admitted again", "E1 E3", "B68 B110"),
+        ("an admission fails", "E3 E4", "B112"),
+        ("a reserve keeps a request out that would fit", "E4"),
+        ("a step finds too few blocks for decoding requests", "C1 E4"),
+        ("a request can never fit", "E4"),
+        ("a request that just fits finishes", "E4", "B64"),
+        ("the engine comes to rest", "E3", "B100"),
+        ("the cache is emptied at rest", "C9 E3", "B79"),
+        needs="engine",
+    ),
+    *_lives(
+        ("a prompt shares cached blocks", "C3 E1", "B137"),
+        ("a full hit leaves a token to compute", "E4", "B115"),
+        ("shared blocks outlive one of their requests", "C1 E2", "B118"),
+        needs="engine",
+        when=(CACHING,),
+    ),
+    *_lives(
+        ("a retracted request finds cached what it had", "E1 E2", "B68"),
+        ("cached blocks are evicted to make room", "C1 E4", "B125"),
+        needs="engine",
+        when=(CACHING, LRU),
+    ),
+    *_lives(
+        ("a request resumes from a cached state", "C7 E1", "B76 B86"),
+        needs="engine mamba",
+        when=(CACHING,),
+    ),
+)
+"""What an engine's life over a context is to reach."""
+
 
 # -- requests in -------------------------------------------------------------------------------------------
 
@@ -410,7 +456,8 @@ def _law_of_sizes(before: RequestsModel, operation: Operation, seen: SeenContext
 REQUESTS = KindLaws(
     order="X1 X2 X4 X7 X8 E2 E4 E1 C1 C3 C2 C7 C6",
     orders={
-        **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 E4 X2 C1 C3 E2 C1 E1"),
+        # What a prompt shares goes first: who finds too little takes, and evicts, more than is due.
+        **dict.fromkeys((AddRequest, ScheduleChunk), "X1 X4 C3 E4 X2 C1 E2 C1 E1"),
         Truncate: "X1 E2 C3 C1 E1",
         RunStep: "X1 X4 C1 C6 E2 C1 E4 E1 E5 E2 C8 E1 X2 C3 X2 C7 C8 C6 C2",
     },

@@ -136,6 +136,7 @@ def test_without_prefix_caching_nothing_is_registered() -> None:
 
 
 @pytest.mark.notices("B127")
+@pytest.mark.notices("B280")
 def test_first_registration_of_a_hash_wins() -> None:
     """C3: the twin stays unregistered, and so does what follows it, although its parent's hash is known."""
     allocator = Watched(9)

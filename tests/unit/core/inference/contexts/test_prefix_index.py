@@ -94,6 +94,17 @@ def test_an_equal_hash_is_no_hit(prompt: list[int]) -> None:
     assert match(index, prompt) == live.blocks[: 1 if prompt[:2] == [1, 2] else 0]
 
 
+@pytest.mark.notices("B280-requests")
+def test_the_blocks_of_a_later_chunk_are_found_behind_the_earlier_ones() -> None:
+    """C3: the parent of the first one is the block before it, which was registered long ago."""
+    allocator, index = make_index()
+    live = compute(allocator, index, [1, 2, 3, 4])
+    live.generated = [5, 6]
+    live.blocks += allocator.allocate_memory_blocks(1).tolist()
+    index.register(live, 6)
+    assert match(index, [1, 2, 3, 4, 5, 6]) == live.blocks
+
+
 @pytest.mark.notices("B131")
 def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     """C3, C1: neither under its old hash nor by its old tokens."""
