@@ -170,10 +170,12 @@ def _read(body: bytes) -> CompletionRequest:
 
 def _tokens_of(asked: CompletionRequest) -> list[int]:
     prompt: Any = asked.prompt
-    if isinstance(prompt, list) and any(not isinstance(part, int) for part in prompt):
+    if isinstance(prompt, list) and prompt and not any(isinstance(part, int) for part in prompt):
         if len(prompt) > 1:
             raise _Refused(f"there are {len(prompt)} prompts; send one at a time", "prompt")
         [prompt] = prompt
+    if isinstance(prompt, list) and not all(isinstance(part, int) for part in prompt):
+        raise _Refused("a prompt is a text or a list of token ids", "prompt")
     if isinstance(prompt, str):
         if not prompt.isascii():
             wrong = next(char for char in prompt if not char.isascii())
