@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pymllm.errors import UsageError
+from pymllm.mem_cache.arguments import as_device
 from pymllm.serving.runner import ModelRunner, make_model_pools
 from pymllm.serving.tiny_model import ARCHITECTURES, VOCABULARY, Layer, TinyModel
 from pymllm.workloads.engine import Engine
@@ -58,11 +59,12 @@ class ServerConfig:
     def for_engine(self) -> EngineConfig:
         """Return the configuration of the engine below; `UsageError` where a size is out of bounds."""
         try:
-            return self._engine_config()
+            as_device(self.device)
+            return self._sizes()
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def _engine_config(self) -> EngineConfig:
+    def _sizes(self) -> EngineConfig:
         config = EngineConfig(
             cache="mamba" if Layer.RECURRENT in self.layers else "radix",
             page_size=self.page_size,

@@ -44,7 +44,7 @@ def test_it_serves_until_it_is_terminated() -> None:
     [
         (["--capacity", "8"], "capacity is 8; it must hold at least one page of 16"),
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1:0"),
-        (["--device", "nothing"], "device is 'nothing'"),
+        (["--device", "nothing"], "device 'nothing' is not one that torch knows"),
         (["sparse"], "'sparse' is not one of 'dense', 'window', 'hybrid'"),
     ],
 )
