@@ -97,6 +97,17 @@ def test_its_policy_is_compared_and_examined(monkeypatch: pytest.MonkeyPatch) ->
     assert ", R11, " in unclaimed
 
 
+def test_a_model_generates_through_the_documented_classes() -> None:
+    """E1: with its prefix cached it computes less, says the same, and no slot is lost."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "model_over_caches.py")], capture_output=True, text=True, check=True
+    )
+    first, warm, cold, slots = done.stdout.splitlines()
+    assert first == "48 of 63 prompt tokens were cached, 22 computed"
+    assert warm.removeprefix("warm ") == cold.removeprefix("cold ")
+    assert slots == "424 slots free + 88 evictable = 512"
+
+
 PACKAGE = EXAMPLES / "adapter_package"
 
 

@@ -107,6 +107,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "torch", "msgspec"},
     ),
+    # A server over our own classes; Starlette where its application is made.
+    "serving": (
+        {"errors", "torch_needed", "mem_cache", "workloads"},
+        {"numpy", "torch", "msgspec", "starlette", "prometheus_client"},
+    ),
     # jinja2 and Plotly where a page is made, packaging where releases are in order, msgspec where a run is
     # read: what writes one loads none of them.
     "report": (
@@ -117,9 +122,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             *("errors", "signals", "text_file", "torch_extra", "workloads", "traces", "history", "oracle"),
             *("adapters", "instrument", "work", "documents", "machines", "search", "soak", "faults"),
-            *("vectors", "replay", "report"),
+            *("vectors", "replay", "report", "serving"),
         },
-        {"msgspec", "click", "rich"},
+        {"msgspec", "click", "rich", "torch", "uvicorn"},
     ),
 }
 # The files that belong to no room.

@@ -6,6 +6,7 @@ It admits, prefills in chunks, decodes token by token, retracts when memory runs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,18 @@ from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
-__all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport"]
+__all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport", "Model"]
+
+
+class Model(Protocol):
+    """A model that computes the requests of an engine, in place of numbers that stand for KV and states."""
+
+    def compute(self, live: LiveRequest, start: int, end: int) -> None:
+        """Compute tokens ``start .. end`` of a request, whose row names their slots.
+
+        Where the prompt ends at or before ``end``, choose the token there, and write it into ``live.tokens``
+        unless ``end`` is ``live.final_length``.
+        """
 
 
 class AdmissionRule:
@@ -72,8 +84,8 @@ class Engine(EngineLoop[LiveRequest]):
 
     ``progress`` is called with the number of requests that have ended, after each iteration in which one did;
     ``pools``, new and of the configuration's sizes, are driven instead of those that it names; ``onlooker``
-    is told of every `Event`. Requests in ``prefilling`` are admitted and have a part of the prompt still to
-    compute.
+    is told of every `Event`; a ``model`` computes the tokens and chooses those that requests produce.
+    Requests in ``prefilling`` are admitted and have a part of the prompt still to compute.
 
     An iteration is: arrivals, aborts, one token for every decoding request (one ``alloc`` and one table write
     for all), then prompt chunks of prefilling requests and admissions, oldest first, under a token budget.
@@ -94,6 +106,7 @@ class Engine(EngineLoop[LiveRequest]):
         progress: Callable[[int], None] | None = None,
         pools: EnginePools | None = None,
         onlooker: Onlooker | None = None,
+        model: Model | None = None,
     ) -> None:
         config = config.rounded()
         self._pools = make_engine_pools(config) if pools is None else pools
@@ -103,6 +116,7 @@ class Engine(EngineLoop[LiveRequest]):
         self.prefilling: list[LiveRequest] = []
         self.decoding = DecodeBatch(config.page_size)
         self._admission = AdmissionRule(config, self.memory)
+        self._model = model
         self._has_retracted = False
 
     # -- running ---------------------------------------------------------------------------------------
@@ -179,6 +193,9 @@ class Engine(EngineLoop[LiveRequest]):
             )
         if self.watch.recurrent is not None:
             self.watch.recurrent.decode(batch.requests, batch.rows, positions)
+        if self._model is not None:
+            for live, at in zip(batch.requests, positions.tolist(), strict=True):
+                self._model.compute(live, at, at + 1)
         self.memory.release_windows(batch)
         self._finish_those_done()
 
@@ -247,6 +264,8 @@ class Engine(EngineLoop[LiveRequest]):
             self.watch.forward.write(slots, live.fingerprints[start : live.length])
         if self.watch.recurrent is not None:
             self.watch.recurrent.prefill(live, start)
+        if self._model is not None:
+            self._model.compute(live, start, live.length)
         self.watch.check_row(live)
         self.memory.share(live)
         if live.length == live.prompt_length:

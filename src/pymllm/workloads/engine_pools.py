@@ -148,12 +148,19 @@ def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocato
         check_token_allocator(allocator)
 
 
-def make_engine_pools(config: EngineConfig) -> EnginePools:
-    """Build the empty cache and the free pools that a rounded configuration names."""
+CacheMaker = Callable[[EngineConfig, object], CacheKind]
+"""Builds an empty cache over an allocator."""
+
+
+def make_engine_pools(config: EngineConfig, maker: CacheMaker | None = None) -> EnginePools:
+    """Build the empty cache and the free pools that a rounded configuration names.
+
+    ``maker`` builds the cache instead of the maker that `CACHE_MAKERS` has for its name.
+    """
     if config.cache not in CACHE_MAKERS:
         raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(CACHE_MAKERS))}")
     rows = ReqToTokenPool(config.max_running, config.max_context, config.device)
-    maker, swa_allocator = CACHE_MAKERS[config.cache], None
+    maker, swa_allocator = maker or CACHE_MAKERS[config.cache], None
     allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
     if config.swa_capacity is None:
         allocator = TokenToKVPoolAllocator(config.capacity, config.device, config.page_size)
@@ -217,6 +224,11 @@ def _make_mamba(config: EngineConfig, allocator: object) -> CacheKind:
         device=config.device,
         max_track_slots=config.track_slots,
     )
+    return mamba_kind(config, allocator, pool)
+
+
+def mamba_kind(config: EngineConfig, allocator: object, pool: GDNPool) -> CacheKind:
+    """Build an empty `MambaRadixCache` over an allocator and a pool of states."""
     policy = find_policy(config.eviction_policy or "lru")
     cache = MambaRadixCache(config.page_size, allocator, pool, eviction_policy=policy)
 
@@ -254,7 +266,7 @@ def _path_slots(node: Any) -> list[torch.Tensor]:
     return found[::-1]
 
 
-CACHE_MAKERS: dict[str, Callable[[EngineConfig, object], CacheKind]] = {
+CACHE_MAKERS: dict[str, CacheMaker] = {
     "chunk": _make_chunk,
     "mamba": _make_mamba,
     "radix": _make_radix,

@@ -1,0 +1,5 @@
+"""An embedded server: a small model whose memory is our own classes, behind an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import pymllm.torch_needed  # noqa: F401  # before a module asks for torch itself

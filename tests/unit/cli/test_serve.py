@@ -1,0 +1,76 @@
+"""``pymllm serve`` listens, answers, and ends when it is asked to; bad input is one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from click.testing import CliRunner
+
+from pymllm.cli import main
+from pymllm.cli.servers import serve
+
+NEEDS = pytest.mark.skipif(serve.why_no_servers() is not None, reason="pymllm[servers] is not installed")
+
+
+@NEEDS
+def test_it_serves_until_it_is_terminated() -> None:
+    """On a free port, which its one line tells; SIGTERM ends it with the status of that."""
+    command = [sys.executable, "-m", "pymllm", "serve", "window", "--port", "0", "--check"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            line = program.stdout.readline()
+            assert line.startswith("serving window at http://127.0.0.1:")
+            address = line.split()[3]
+            asked = json.dumps({"prompt": "a prompt", "max_tokens": 2}).encode()
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"{address}/v1/completions", asked, timeout=30) as answer:
+                assert json.load(answer)["usage"]["completion_tokens"] == 2
+        finally:
+            program.send_signal(signal.SIGTERM)
+            rest, errors = program.communicate(timeout=30)
+    assert (program.returncode, rest, errors) == (143, "", "pymllm: terminated\n")
+
+
+@NEEDS
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--capacity", "8"], "capacity is 8; it must hold at least one page of 16"),
+        (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1:0"),
+        (["--device", "nothing"], "device 'nothing' is not one that torch knows"),
+        (["sparse"], "'sparse' is not one of 'dense', 'window', 'hybrid'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], words: str) -> None:
+    """Before anything listens."""
+    result = CliRunner().invoke(main, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+@NEEDS
+def test_a_port_that_is_taken_is_refused() -> None:
+    """With the address."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(main, ["serve", "--port", str(port)])
+    assert result.exit_code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in result.output
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings it stands in the line."""
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
+    result = CliRunner().invoke(main, ["serve"])
+    assert result.exit_code == 2
+    assert (
+        "starlette and uvicorn are not installed; pip install 'pymllm[servers]' brings them" in result.output
+    )
