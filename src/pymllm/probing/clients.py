@@ -27,6 +27,7 @@ TOP = 8
 
 _BODY_MOST = 32 << 20
 _RESET_SECONDS = 10.0
+_AT_ONCE = 0.003  # seconds after which a client leaves that wants not even the first byte
 
 
 class ServerFailed(PymllmError):
@@ -66,7 +67,8 @@ class Client(ABC):
     @property
     def ways(self) -> tuple[Way, ...]:
         """The ways in which this server can be asked cold, the best one first."""
-        return (*(("salt",) if self.has_salts else ()), *(("reset",) if self.reset_path else ()))  # type: ignore[return-value]
+        salt: tuple[Way, ...] = ("salt",) if self.has_salts else ()
+        return (*salt, "reset") if self.reset_path else salt
 
     @abstractmethod
     def body(
@@ -95,7 +97,9 @@ class Client(ABC):
     def drop(self, prompt: Sequence[int], max_tokens: int, salt: str | None, after: int) -> None:
         """Ask for a stream, and close the connection after so many bytes; 0: before the first one."""
         body = self.body(prompt, max_tokens, salt, is_cold=False, stream=True)
-        timeout = httpx.Timeout(self._http.timeout, read=0.003) if after == 0 else self._http.timeout
+        timeout = self._http.timeout
+        if after == 0:
+            timeout = httpx.Timeout(**{**timeout.as_dict(), "read": _AT_ONCE})
         with _failures(f"POST {self.path}"):
             try:
                 with self._http.stream("POST", self.path, json=body, timeout=timeout) as response:
@@ -130,7 +134,6 @@ class Client(ABC):
         with _failures("GET /metrics"):
             response = self._http.get("/metrics")
         return read_figures(response.text) if response.status_code == 200 else Figures()
-
 
 
 class OpenAI(Client):
@@ -227,7 +230,11 @@ class LlamaCpp(Client):
         for at, token in enumerate(tokens):
             # As many entries are missing as tokens are left over: the next entry belongs here if ids agree.
             top: tuple[tuple[Token, float], ...] = ()
-            if told and told[0][0] == token and (len(told) == len(tokens) - at or _is_sure(told, tokens[at:])):
+            if (
+                told
+                and told[0][0] == token
+                and (len(told) == len(tokens) - at or _is_sure(told, tokens[at:]))
+            ):
                 top = told.pop(0)[1]
             places.append(Place(token, top))
         timings = plain.get("timings") or {}
@@ -352,7 +359,9 @@ def _api_of(http: httpx.Client, owner: str | None) -> str:
     for path, api in (("/props", "llama.cpp"), ("/get_model_info", "sglang")):
         if _has(http, "GET", path):
             return api
-    raise ServerFailed("neither /v1/models nor /props nor /get_model_info is there; name the --api if there is one")
+    raise ServerFailed(
+        "neither /v1/models nor /props nor /get_model_info is there; name the --api if there is one"
+    )
 
 
 def _has(http: httpx.Client, method: str, path: str) -> bool:

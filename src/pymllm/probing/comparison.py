@@ -70,7 +70,7 @@ def _differences(expected: Place, observed: Place) -> Iterator[tuple[float, str,
     if not cold or not warm:
         return
     least_cold, least_warm = min(cold.values()), min(warm.values())
-    for token in cold | warm:
+    for token in {**cold, **warm}:
         if token in cold and token in warm:
             told = cold[token], warm[token]
             yield abs(told[0] - told[1]), _said(token, told[0]), _said(token, told[1])

@@ -217,7 +217,9 @@ class _Judging:
         self._tells_cached |= answer.cached is not None
         self._was_served |= answer.cached != 0
 
-    def _see(self, salt: str | None, prompt: tuple[int, ...], untold: int, answer: Answer | None = None) -> None:
+    def _see(
+        self, salt: str | None, prompt: tuple[int, ...], untold: int, answer: Answer | None = None
+    ) -> None:
         for seen in [self._all, *([] if salt is None else [self._of(salt)])]:
             if answer is None:
                 seen.add(prompt, untold)
@@ -251,7 +253,9 @@ class _Judging:
             (sums.generated, sums.generated + sums.dropped_generated),
         )
         if not self._has_others:
-            self._ask(number, {"V6": OF_FIGURES["V6"], **({"V7": OF_FIGURES["V7"]} if is_alone else {})}, seen)
+            self._ask(
+                number, {"V6": OF_FIGURES["V6"], **({"V7": OF_FIGURES["V7"]} if is_alone else {})}, seen
+            )
 
     # -- the verdict ---------------------------------------------------------------------------------------
 
@@ -281,16 +285,24 @@ class _Judging:
             unclaimed.setdefault("V4", "cold requests went to another server")
         if first is None or (first.running is None and first.waiting is None and first.memory is None):
             unclaimed.setdefault("V6", "the metrics do not tell what runs")
-        if first is None or first.finished is None or (first.prompt_tokens is None and first.generated is None):
+        if (
+            first is None
+            or first.finished is None
+            or (first.prompt_tokens is None and first.generated is None)
+        ):
             unclaimed.setdefault("V7", "the metrics do not tell these sums")
         if self._has_others:
-            reasons |= dict.fromkeys(("V6", "V7"), "others use the server, too; probe while it is yours alone")
+            reasons |= dict.fromkeys(
+                ("V6", "V7"), "others use the server, too; probe while it is yours alone"
+            )
         way = "use deterministic kernels and float32, or give --tolerance"
         if self.tolerance.judged > LARGEST:
             told = f"alone it differs from itself by {self.tolerance.alone or 0:.2g}, too much to tell a fault; {way}"
             reasons |= dict.fromkeys(("V1", "V2"), told)
         elif self.tolerance.judged_company > LARGEST:
-            told = f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
+            told = (
+                f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
+            )
             reasons["V2"] = told
         if self._asked and not self._was_served:
             reasons.setdefault("V1", "no request was served from the cache; is prefix caching on?")

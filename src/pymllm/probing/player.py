@@ -75,7 +75,9 @@ class Player:
             return Step(operation=operation, answers=answers)
         if isinstance(operation, Drop):
             prompt = self._prompt(operation.ask)
-            self._client.drop(prompt, operation.ask.max_tokens, self._salt(operation.ask.salt), operation.bytes)
+            self._client.drop(
+                prompt, operation.ask.max_tokens, self._salt(operation.ask.salt), operation.bytes
+            )
             self._requests += 1
             return Step(operation=operation, dropped=prompt)
         if isinstance(operation, Reset):

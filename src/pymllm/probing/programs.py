@@ -34,9 +34,7 @@ class Generator:
         Whether the server has namespaces, and whether its cache can be emptied.
     """
 
-    def __init__(
-        self, seed: int, *, longest: int, max_tokens: int, has_salts: bool, can_reset: bool
-    ) -> None:
+    def __init__(self, seed: int, *, longest: int, max_tokens: int, has_salts: bool, can_reset: bool) -> None:
         self._random = Random(seed)
         self._longest = longest
         self._max_tokens = max_tokens

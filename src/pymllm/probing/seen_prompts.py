@@ -25,9 +25,8 @@ class SeenPrompts:
         """Return the most tokens of a sequence that any sequence here may begin with."""
         node, longest = self._root, 0
         for at, token in enumerate(tokens):
-            longest = max(longest, at + node.get(_OPEN, 0))
             if token not in node:
-                return min(longest, len(tokens))
+                break
             node = node[token]
-            longest = max(longest, at + 1)
+            longest = max(longest, at + 1 + int(node.get(_OPEN, 0)))
         return min(longest, len(tokens))

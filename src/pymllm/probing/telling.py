@@ -20,7 +20,9 @@ def lines_of(history: History) -> list[str]:
     for number, (operation, step) in enumerate(zip(program, history.steps, strict=True), 1):
         if isinstance(operation, Cold):
             again = ", ".join(map(str, operation.of))
-            lines.append(f"{number}  {'requests' if len(operation.of) > 1 else 'request'} {again} again, cold")
+            lines.append(
+                f"{number}  {'requests' if len(operation.of) > 1 else 'request'} {again} again, cold"
+            )
         elif isinstance(operation, Reset):
             lines.append(f"{number}  the cache is emptied")
         elif isinstance(operation, Look):
@@ -46,7 +48,10 @@ def _said(ask: Ask, before: Sequence[Ask]) -> str:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
 
 
 def curl_script(history: History, client: Client, url: str) -> str:
@@ -61,7 +66,7 @@ def _head(history: History, url: str) -> Iterator[str]:
     if history.head.has_salts:
         yield 'RUN="$$-$(date +%s)"  # so that no namespace was used before'
     if history.head.cold == "other":
-        yield 'COLD=${COLD:?set it to the address of the second server}'
+        yield "COLD=${COLD:?set it to the address of the second server}"
 
 
 def _calls(history: History, client: Client) -> Iterator[str]:
@@ -106,7 +111,13 @@ def _together(calls: Sequence[str]) -> Iterator[str]:
 
 
 def _call(
-    client: Client, ask: Ask, salt: str, *, is_cold: bool = False, stream: bool = False, is_other: bool = False
+    client: Client,
+    ask: Ask,
+    salt: str,
+    *,
+    is_cold: bool = False,
+    stream: bool = False,
+    is_other: bool = False,
 ) -> str:
     body = client.body(ask.tokens, ask.max_tokens, f"{_RUN}-{salt}", is_cold=is_cold, stream=stream)
     text = shlex.quote(json.dumps(body, separators=(",", ":"))).replace(_RUN, "'\"$RUN\"'")
