@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pymllm.oracle.laws.law import Broken
@@ -102,6 +102,7 @@ class _Judging:
     _all: SeenPrompts = field(default_factory=SeenPrompts)
     _asked: dict[int, tuple[Answer, int]] = field(default_factory=dict)
     _cold: dict[int, Answer] = field(default_factory=dict)
+    _postponed: dict[int, int] = field(default_factory=dict)
     _first: Figures | None = None
     _sums: _Sums = field(default_factory=_Sums)
     _has_others: bool = False
@@ -167,14 +168,27 @@ class _Judging:
                 self._compare(number, id, answer)
             elif id in self._cold:
                 self._ask_compared(number, self._about(id, answer, len(cold.of) - 1, way=way))
+        if len(cold.of) > 1:
+            self._catch_up(number, cold.of)
 
     def _compare(self, number: int, id: int, answer: Answer) -> None:
-        """Compare a request with itself cold and alone, the first time that it was."""
+        """Compare a request with itself cold and alone, the first time that it was.
+
+        One of a burst waits for the others' cold answers: if those differ in company alone, V2 is to blame.
+        """
         if id in self._cold:
             return
         self._cold[id] = answer
         warm, beside = self._asked[id]
-        self._ask_compared(number, self._about(id, warm, beside))
+        if beside and warm.cached != 0:
+            self._postponed[id] = number
+        else:
+            self._ask_compared(number, self._about(id, warm, beside))
+
+    def _catch_up(self, number: int, of: Iterable[int]) -> None:
+        for id in of:
+            if self._postponed.pop(id, None) is not None:
+                self._ask_compared(number, self._about(id, *self._asked[id]))
 
     def _ask_compared(self, number: int, seen: AnswerSeen) -> None:
         found = compare(self._cold[seen.request], seen.answer)
@@ -273,6 +287,8 @@ class _Judging:
 
     def judgement(self) -> Judgement:
         """Sum up, with the reason of each law that was not tested."""
+        for id, number in [*self._postponed.items()]:
+            self._catch_up(number, [id])
         unclaimed: dict[str, str] = dict.fromkeys(self.without, "left out by --without")
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
@@ -297,7 +313,8 @@ class _Judging:
             )
         way = "use deterministic kernels and float32, or give --tolerance"
         if self.tolerance.judged > LARGEST:
-            told = f"alone it differs from itself by {self.tolerance.alone or 0:.2g}, too much to tell a fault; {way}"
+            spread = f"{self.tolerance.alone or 0:.2g}"
+            told = f"alone it differs from itself by {spread}, too much to tell a fault; {way}"
             reasons |= dict.fromkeys(("V1", "V2"), told)
         elif self.tolerance.judged_company > LARGEST:
             told = (

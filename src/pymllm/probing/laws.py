@@ -90,19 +90,21 @@ def _law(check: Check) -> Check:
 def v1(seen: AnswerSeen) -> Found:
     """An answer does not depend on what the cache holds.
 
-    A request that is answered out of the cache, in whole or in part, is answered as the same request cold and alone: at
-    each place the log-probabilities of the best tokens are equal, up to the tolerance, and so is the token unless its
-    lead over the second is within the tolerance. Only a request that was served from the cache is a test: one whose
-    cached tokens are told to be 0 is none.
+    A request that is answered out of the cache, in whole or in part, is answered as the same request cold and
+    alone: at each place the log-probabilities of the best tokens are equal, up to the tolerance, and so is
+    the token unless its lead over the second is within the tolerance. Only a request that was served from the
+    cache is a test: one whose cached tokens are told to be 0 is none.
 
     Why
     ---
-    Whatever is wrong with a cache ends here: a slot that was given away too early, a table that lists another's block, a
-    state that stands for other tokens, a window whose first half is gone. The answer is fluent and wrong.
+    Whatever is wrong with a cache ends here: a slot that was given away too early, a table that lists
+    another's block, a state that stands for other tokens, a window whose first half is gone. The answer is
+    fluent and wrong.
 
     Choices
     -------
-    How much is served from the cache. Rounding: another order of sums is another last bit, and the tolerance is measured.
+    How much is served from the cache. Rounding: another order of sums is another last bit, and the tolerance
+    is measured.
 
     Caller
     ------
@@ -110,8 +112,9 @@ def v1(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models. With half precision, flash attention or a quantised
-    cache the differences reach 1e-2. llama.cpp's `--cache-reuse` shifts keys and breaks it by design.
+    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models. With half precision, flash attention or a
+    quantised cache the differences reach 1e-2. llama.cpp's `--cache-reuse` shifts keys and breaks it by
+    design.
     """
     found, answer = seen.compared, seen.answer
     if seen.cold is not None or answer.cached == 0:
@@ -123,17 +126,19 @@ def v1(seen: AnswerSeen) -> Found:
 def v2(seen: AnswerSeen) -> Found:
     """An answer does not depend on what runs beside it.
 
-    A request that nothing was cached for is answered, among others at the same time, as alone, compared as V1 compares.
+    A request that nothing was cached for is answered, among others at the same time, as alone, compared as V1
+    compares.
 
     Why
     ---
-    Requests share a batch, and the memory that one of them frees while another still reads is the second's wrong answer: a
-    row of the table that two requests own, a mask that is one too long, a step that writes behind its own end.
+    Requests share a batch, and the memory that one of them frees while another still reads is the second's
+    wrong answer: a row of the table that two requests own, a mask that is one too long, a step that writes
+    behind its own end.
 
     Choices
     -------
-    The order in which requests run. Kernels that sum in another order for another size of the batch: their spread in
-    company is measured on its own.
+    The order in which requests run. Kernels that sum in another order for another size of the batch: their
+    spread in company is measured on its own.
 
     Caller
     ------
@@ -141,8 +146,8 @@ def v2(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    vLLM in float32 on a CPU differs by 5e-6 between a burst and a request alone; with half precision on a GPU its answers
-    depend on the batch unless it is told to be invariant.
+    vLLM in float32 on a CPU differs by 5e-6 between a burst and a request alone; with half precision on a GPU
+    its answers depend on the batch unless it is told to be invariant.
     """
     if not seen.beside or (seen.cold is None and seen.answer.cached != 0):
         return None
@@ -153,13 +158,14 @@ def v2(seen: AnswerSeen) -> Found:
 def v3(seen: AnswerSeen) -> Found:
     """Cached tokens are fewer than the prompt, and no more than the longest prefix that was seen before.
 
-    At least one token of a prompt is computed, since the logits behind its last token come from nowhere else. And no more
-    can be cached than some earlier prompt, with its answer, has in common with this one.
+    At least one token of a prompt is computed, since the logits behind its last token come from nowhere else.
+    And no more can be cached than some earlier prompt, with its answer, has in common with this one.
 
     Why
     ---
-    The count is what users pay by and what operators plan by. One that is too high is a bill that is too low, or a prefix
-    that was matched by something else than its tokens: a hash that collides, a page whose end was rounded up.
+    The count is what users pay by and what operators plan by. One that is too high is a bill that is too low,
+    or a prefix that was matched by something else than its tokens: a hash that collides, a page whose end was
+    rounded up.
 
     Choices
     -------
@@ -167,13 +173,13 @@ def v3(seen: AnswerSeen) -> Found:
 
     Caller
     ------
-    The cache has nothing of the prompts when the probe begins: namespaces are fresh, or it was emptied or just started.
-    Otherwise only the first half is judged.
+    The cache has nothing of the prompts when the probe begins: namespaces are fresh, or it was emptied or
+    just started. Otherwise only the first half is judged.
 
     Engines
     -------
-    vLLM tells cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last block again.
-    llama.cpp tells `timings.cache_n`, sglang `meta_info.cached_tokens`.
+    vLLM tells cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last block
+    again. llama.cpp tells `timings.cache_n`, sglang `meta_info.cached_tokens`.
     """
     cached = seen.answer.cached
     if cached is None:
@@ -190,11 +196,13 @@ def v3(seen: AnswerSeen) -> Found:
 def v4(seen: AnswerSeen) -> Found:
     """A cold request has no cached tokens.
 
-    Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of a namespace.
+    Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of
+    a namespace.
 
     Why
     ---
-    An emptied cache that still serves is what weights are changed under: answers of the old model, told as the new one's.
+    An emptied cache that still serves is what weights are changed under: answers of the old model, told as
+    the new one's.
 
     Choices
     -------
@@ -206,8 +214,8 @@ def v4(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    sglang empties by `POST /flush_cache`, vLLM by `POST /reset_prefix_cache` in its development mode. llama.cpp takes
-    `cache_prompt: false` in a request.
+    sglang empties by `POST /flush_cache`, vLLM by `POST /reset_prefix_cache` in its development mode.
+    llama.cpp takes `cache_prompt: false` in a request.
     """
     cached = seen.answer.cached
     if cached is None or seen.cold in (None, "other") or (seen.cold == "reset" and seen.beside):
@@ -219,8 +227,8 @@ def v4(seen: AnswerSeen) -> Found:
 def v5(seen: AnswerSeen) -> Found:
     """Namespaces share nothing.
 
-    Cached tokens are no more than the longest prefix that prompts and answers of the same namespace have in common with
-    the prompt; the first request of a namespace has none.
+    Cached tokens are no more than the longest prefix that prompts and answers of the same namespace have in
+    common with the prompt; the first request of a namespace has none.
 
     Why
     ---
@@ -251,13 +259,13 @@ def v5(seen: AnswerSeen) -> Found:
 def v6(seen: FiguresSeen) -> Found:
     """After load the server comes to rest.
 
-    Once every answer has come and every dropped stream was noticed, within seconds nothing runs, nothing waits, and
-    requests hold no memory.
+    Once every answer has come and every dropped stream was noticed, within seconds nothing runs, nothing
+    waits, and requests hold no memory.
 
     Why
     ---
-    A hold that an aborted request leaves behind is memory that nobody gets back: the cache shrinks day by day until the
-    server is restarted.
+    A hold that an aborted request leaves behind is memory that nobody gets back: the cache shrinks day by day
+    until the server is restarted.
 
     Choices
     -------
@@ -269,9 +277,9 @@ def v6(seen: FiguresSeen) -> Found:
 
     Engines
     -------
-    vLLM tells `vllm:num_requests_running`, `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc`, llama.cpp
-    `llamacpp:requests_processing` and `llamacpp:requests_deferred` with `--metrics`, sglang `sglang:num_running_reqs`
-    and `sglang:num_queue_reqs`.
+    vLLM tells `vllm:num_requests_running`, `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc`,
+    llama.cpp `llamacpp:requests_processing` and `llamacpp:requests_deferred` with `--metrics`, sglang
+    `sglang:num_running_reqs` and `sglang:num_queue_reqs`.
     """
     now = seen.now
     told = {"running": now.running, "waiting": now.waiting, "memory in use": now.memory}
@@ -286,13 +294,13 @@ def v6(seen: FiguresSeen) -> Found:
 def v7(seen: FiguresSeen) -> Found:
     """The sums of usage are those of the metrics.
 
-    Since the first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the answers
-    tell. A dropped stream adds between nothing and all of its tokens.
+    Since the first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the
+    answers tell. A dropped stream adds between nothing and all of its tokens.
 
     Why
     ---
-    Bills are made of one and dashboards of the other. A request that is counted again when it is put back after a
-    preemption shows here.
+    Bills are made of one and dashboards of the other. A request that is counted again when it is put back
+    after a preemption shows here.
 
     Choices
     -------
@@ -304,8 +312,8 @@ def v7(seen: FiguresSeen) -> Found:
 
     Engines
     -------
-    vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`. llama.cpp
-    counts only the tokens that it computes, so that nothing can be compared.
+    vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
+    llama.cpp counts only the tokens that it computes, so that nothing can be compared.
     """
     tested = False
     for name, (low, high) in (("prompt_tokens", seen.prompt_tokens), ("generated", seen.generated)):

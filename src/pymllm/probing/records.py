@@ -120,7 +120,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operation and its outcome: answers in the order of the requests; the prompt of a dropped stream."""
+    """An operation and its outcome: answers in the order of the requests, or a dropped stream's prompt."""
 
     operation: Operation
     answers: tuple[Answer, ...] = ()
@@ -129,7 +129,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Way: TypeAlias = Literal["salt", "flag", "reset", "other"]
-"""How a request is made cold: a fresh namespace, a field of the request, an emptied cache, a second server."""
+"""How a request is made cold: a fresh namespace, a field of it, an emptied cache, a second server."""
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
-
 from pymllm.probing.judge import Judgement, judge
 from pymllm.probing.player import Player
 from pymllm.probing.programs import Generator, requests_of

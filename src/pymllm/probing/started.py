@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -65,10 +66,8 @@ class StartedServer:
         if process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-            except ProcessLookupError:
-                pass
             try:
                 process.wait(_ENDING_SECONDS)
             except subprocess.TimeoutExpired:

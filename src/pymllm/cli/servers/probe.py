@@ -18,7 +18,7 @@ from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.servers.serve import why_no_servers
 from pymllm.cli.store import save_text
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.documents.probes import ProbeDocument, ProbedLaw, ProbeTolerance, ProbeViolation
+from pymllm.documents.probes import ProbedLaw, ProbeDocument, ProbeTolerance, ProbeViolation
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.report.quantities import count_of
 
