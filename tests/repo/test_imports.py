@@ -91,6 +91,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "text_file", "history", "oracle", "adapters", "faults", "machines", "work"},
         {"msgspec"},
     ),
+    # The embedded server: the engine with a model.
+    "serving": (
+        {"errors", "torch_needed", "mem_cache", "workloads"},
+        {"numpy", "torch", "msgspec", "prometheus_client", "starlette", "uvicorn"},
+    ),
+    # Judges servers by what they answer; shares with the embedded one nothing.
+    "probing": ({"errors", "text_file", "oracle"}, {"httpx", "msgspec"}),
     "replay": (
         {
             *(
@@ -117,9 +124,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             *("errors", "signals", "text_file", "torch_extra", "workloads", "traces", "history", "oracle"),
             *("adapters", "instrument", "work", "documents", "machines", "search", "soak", "faults"),
-            *("vectors", "replay", "report"),
+            *("vectors", "replay", "report", "serving", "probing"),
         },
-        {"msgspec", "click", "rich"},
+        {"msgspec", "click", "rich", "httpx", "torch", "uvicorn"},
     ),
 }
 # The files that belong to no room.

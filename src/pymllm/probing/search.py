@@ -102,7 +102,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
                 break
             player.play(operations)
     except (ServerFailed, NotServed) as error:
-        if isinstance(error, NotServed) and not player.steps:
+        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
             raise
         failure = str(error)
     return Probed(History(head, tuple(player.steps)), judged(), failure)
@@ -118,7 +118,7 @@ def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell |
             servers.client.reset()
         player.play(history.program)
     except (ServerFailed, NotServed) as error:
-        if isinstance(error, NotServed) and not player.steps:
+        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
             raise
         failure = str(error)
     again = History(head, tuple(player.steps))
@@ -131,6 +131,10 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
     assert violation is not None
     if servers.renew is None and client.reset_path is None and not client.has_salts:
         probed.unshrunk = "this server cannot be emptied between tries; --start 'COMMAND' starts it again"
+        return
+
+    if servers.renew is None and violation.law == "V6":
+        probed.unshrunk = "what is held stays held until the server is started again, as --start does"
         return
 
     def play(program: Sequence[Operation]) -> Sequence[Step]:

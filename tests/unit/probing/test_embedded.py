@@ -59,6 +59,9 @@ def test_a_planted_fault_is_found_and_shrunk(law: str, plant: Plant, monkeypatch
         law = done.judgement.violation.law
         assert law in laws
         shrink(servers, done, 60)
+        if law == "V6":
+            assert "--start" in str(done.unshrunk)
+            return
         assert done.smallest is not None
         assert done.unshrunk is None
         assert len(done.smallest.steps) <= 5
