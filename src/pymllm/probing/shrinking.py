@@ -17,6 +17,7 @@ Play: TypeAlias = Callable[[Program], Sequence[Step]]
 """Plays a program on a server as good as new, and returns its steps."""
 
 _TRIES = 250
+_PLAYS = 3
 
 
 @dataclass(slots=True)
@@ -44,9 +45,11 @@ class Shrinker:
         self._end = time.monotonic() + self.seconds
         steps = self.history.steps[:step]
         program = as_sent(steps)
-        # Most often the requests before, and the last request cold, are enough.
+        # Most often two requests are enough, or the requests before, and the last one cold.
         short = (*(it for it in program[:-1] if not isinstance(it, Cold)), program[-1])
-        if not self._shows(short) and not self._shows(program):
+        starts = (*_pair(program), short, program)
+        # What shows in company depends on when requests arrive, so it may need several plays.
+        if not any(self._shows(it) for _ in range(_PLAYS) for it in starts):
             return None
         before = None
         while before != self._program() and not self._is_over():
@@ -56,7 +59,13 @@ class Shrinker:
         return self.smallest
 
     def _pass(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
-        """Try candidates, and begin again after each one that shows the law, where it left off."""
+        """Try candidates until none shows the law; after one that does, go on where it left off."""
+        before = None
+        while before != self._program() and not self._is_over():
+            before = self._program()
+            self._sweep(candidates)
+
+    def _sweep(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
         skip = 0
         while not self._is_over():
             tried = 0
@@ -124,6 +133,24 @@ def _tidied(program: Program) -> Program:
         else:
             kept.append(operation)
     return tuple(kept)
+
+
+def _pair(program: Program) -> Iterator[Program]:
+    """Yield the request that is asked cold last, behind the one that it has most in common with."""
+    last = program[-1]
+    asks = {ask.id: ask for it in program for ask in asks_of(it)}
+    ids = last.of[:1] if isinstance(last, Cold) else tuple(ask.id for ask in asks_of(last))[:1]
+    for id in ids:
+        *before, one = [ask for ask in asks.values() if ask.id <= id]
+        if before:
+            other = max(before, key=lambda it: common_length(it.tokens, one.tokens))
+            yield (other, one, last) if isinstance(last, Cold) else (other, one)
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two prompts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
 
 
 def _with_fewer_steps(program: Program) -> Iterator[Program]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pymllm.probing.clients import Client
 from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Look, Operation, Reset, asks_of
-from pymllm.probing.shrinking import as_sent
+from pymllm.probing.shrinking import as_sent, common_length
 
 _RUN = "@RUN@"  # replaced by a variable of the script
 
@@ -41,17 +41,10 @@ def lines_of(history: History) -> list[str]:
 
 
 def _said(ask: Ask, before: Sequence[Ask]) -> str:
-    common, other = max(((_common(ask.tokens, it.tokens), it.id) for it in before), default=(0, 0))
+    common, other = max(((common_length(ask.tokens, it.tokens), it.id) for it in before), default=(0, 0))
     shared = f", {common} as in request {other}" if common else ""
     salt = f", namespace {ask.salt}" if ask.salt else ""
     return f"request {ask.id}: {len(ask.tokens)} tokens{shared}, {ask.max_tokens} to produce{salt}"
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    return next(
-        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-        min(len(one), len(other)),
-    )
 
 
 def curl_script(history: History, client: Client, url: str) -> str:
