@@ -91,6 +91,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "text_file", "history", "oracle", "adapters", "faults", "machines", "work"},
         {"msgspec"},
     ),
+    # The embedded server: the engine with a model.
+    "serving": (
+        {"errors", "torch_needed", "mem_cache", "workloads"},
+        {"numpy", "torch", "msgspec", "prometheus_client", "starlette", "uvicorn"},
+    ),
+    # Judges servers by what they answer; shares with the embedded one nothing.
+    "probing": ({"errors", "text_file", "oracle"}, {"httpx", "msgspec"}),
     "replay": (
         {
             *(
@@ -107,11 +114,6 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "torch", "msgspec"},
     ),
-    # A server over our own classes; Starlette where its application is made.
-    "serving": (
-        {"errors", "torch_needed", "mem_cache", "workloads"},
-        {"numpy", "torch", "msgspec", "starlette", "prometheus_client"},
-    ),
     # jinja2 and Plotly where a page is made, packaging where releases are in order, msgspec where a run is
     # read: what writes one loads none of them.
     "report": (
@@ -122,9 +124,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             *("errors", "signals", "text_file", "torch_extra", "workloads", "traces", "history", "oracle"),
             *("adapters", "instrument", "work", "documents", "machines", "search", "soak", "faults"),
-            *("vectors", "replay", "report", "serving"),
+            *("vectors", "replay", "report", "serving", "probing"),
         },
-        {"msgspec", "click", "rich", "torch", "uvicorn"},
+        {"msgspec", "click", "rich", "httpx", "torch", "uvicorn"},
     ),
 }
 # The files that belong to no room.

@@ -140,3 +140,13 @@ def test_every_law_that_a_page_names_is_one(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
     assert set(re.findall(r"\b([XAPKHRSMCEI]\d{1,2})\b", prose)) <= {law.id for law in LAWS}
+
+
+@pytest.mark.usefixtures("builder")
+def test_the_page_of_servers_has_their_laws_as_they_are() -> None:
+    """After a change of these laws: python docs/builder/servers_page.py."""
+    from servers_page import PAGE, make_servers_page
+
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == make_servers_page()
+    assert re.findall(r"^## (\w+)$", text, flags=re.MULTILINE) == [f"V{number}" for number in range(1, 8)]

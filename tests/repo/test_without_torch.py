@@ -22,7 +22,7 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 
 # What stands on our own pools and caches, and what runs them: all of a room, or some modules of one.
 OF_TORCH = re.compile(
-    r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)|traces\.(?!(lines|order)$)\w+$"
+    r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads|serving)(\.|$)|traces\.(?!(lines|order)$)\w+$"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|(machines\.(driven_cache|driven_context|lifecycle|block_lifecycle)|search\.sweep|faults\.(detection|hunt)|vectors\.(make|page|programs|shares)"

@@ -10,6 +10,7 @@ from msgspec import field
 
 from pymllm.documents.campaigns import Failure, SoakDocument
 from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.programs import (
     Exchange,
     JudgementDocument,
@@ -113,6 +114,7 @@ AnyDocument = (
     | GoalsDocument
     | ProtocolDocument
     | DoctorDocument
+    | ProbeDocument
 )
 DOCUMENTS: dict[str, type[Document]] = {str(it.__struct_config__.tag): it for it in get_args(AnyDocument)}
 """The record of each schema."""

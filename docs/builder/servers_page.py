@@ -1,0 +1,46 @@
+"""Print the laws of servers: ``python docs/builder/servers_page.py``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT / "src") not in sys.path:
+    sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
+
+from pymllm.probing.laws import LAWS  # noqa: E402
+
+__all__ = ["PAGE", "make_servers_page"]
+
+PAGE = ROOT / "docs" / "specification" / "servers.md"
+_TITLES = {
+    "Why": "Why",
+    "Choices": "A server may choose",
+    "Caller": "The caller owes",
+    "Engines": "In the field",
+}
+_HEAD = """\
+# Servers
+
+What a running server must keep, as [`pymllm probe`](../probe.md) judges it from requests and answers alone.
+A request is asked *warm*, as anybody asks, and *cold*, where no cache can serve it. These laws are of no kind
+of class, so they stand beside the others, with ids of their own.
+This page is printed from `pymllm.probing.laws` (`python docs/builder/servers_page.py`).
+"""
+
+
+def make_servers_page() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for law in LAWS.values():
+        sentence, _, rest = law.text.partition("\n")
+        for name, title in _TITLES.items():
+            rest = re.sub(rf"^{name}\n-+\n", f"*{title}.* ", rest, flags=re.MULTILINE)
+        parts.append(f"## {law.id}\n\n**{sentence}**\n{rest}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(make_servers_page(), encoding="utf-8")

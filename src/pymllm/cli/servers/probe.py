@@ -1,0 +1,453 @@
+"""``pymllm probe``: a running server, judged by its answers with a warm cache and a cold one."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli import options
+from pymllm.cli.output import complain, escaped, say
+from pymllm.cli.servers.serve import why_no_servers
+from pymllm.cli.store import save_text
+from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.documents.probes import ProbedLaw, ProbeDocument, ProbeTolerance, ProbeViolation
+from pymllm.oracle.verdicts import Verdict, merge_verdicts
+from pymllm.report.quantities import count_of
+
+if TYPE_CHECKING:
+    from pymllm.probing.records import History
+    from pymllm.probing.search import Probed, ProbePlan, Servers
+
+_HELP = """\
+Judge a running server: a request is answered with a warm cache as with a cold one.
+
+Random requests share prefixes, go on with answers, run at once and are dropped; each is asked again cold, and
+log-probabilities are compared. The server needs no change, and no model of it is needed: docs/probe.md.
+Traffic goes to URL alone. Its cache is emptied, so probe a server that is yours.
+
+\b
+pymllm probe http://127.0.0.1:8000
+pymllm probe --demo hybrid              a server of our own, in this process
+pymllm probe URL --again FILE           make the requests of a file once more
+pymllm probe --judge FILE               judge a file by its answers alone
+
+It needs pip install 'pymllm[servers]', and --demo torch, too.
+
+Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law was not tested or the server
+failed.
+"""
+_DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
+_SHRINK_SECONDS = 120.0
+
+
+@click.command("probe", short_help="Judge a running server by warm and cold answers.", help=_HELP)
+@click.argument("url", metavar="[URL]", required=False)
+@click.option(
+    "--demo",
+    type=click.Choice(["dense", "window", "hybrid"]),
+    is_flag=False,
+    flag_value="dense",
+    metavar="[ARCHITECTURE]",
+    help="Start the server of `pymllm serve` here, and probe it.",
+)
+@click.option(
+    "--api",
+    type=click.Choice(["auto", "openai", "llama.cpp", "sglang"]),
+    default="auto",
+    help="What the server speaks; auto: ask it.",
+)
+@click.option("--against", metavar="URL", help="Ask cold requests of this server, which caches nothing.")
+@click.option(
+    "--start",
+    metavar="'COMMAND'",
+    help="Start the server by this command, anew for each try of a smaller program.",
+)
+@click.option(
+    "--requests",
+    type=options.whole(1, 1_000_000),
+    show_default=f"60; with --demo {_DEMO_REQUESTS}, with --minutes as many as fit",
+    help="Most requests, each of which is asked again cold.",
+)
+@click.option("--minutes", type=options.Amount(0.01, 100_000), help="Longest time, without the shrinking.")
+@click.option("--seed", type=options.SEED, default=0, help="Of the requests.")
+@click.option("--longest", type=options.whole(32, 100_000), default=160, help="Most tokens of a prompt.")
+@click.option(
+    "--max-tokens",
+    type=options.whole(1, 1000),
+    show_default=f"8; with --demo {_DEMO_TOKENS}",
+    help="Tokens to produce.",
+)
+@click.option(
+    "--tolerance",
+    type=options.Amount(0, 1000),
+    show_default="20 times the measured spread, at least 1e-4",
+    help="Difference of a log-probability that counts.",
+)
+@click.option(
+    "--without",
+    metavar="LAW",
+    multiple=True,
+    type=options.one_of([f"V{number}" for number in range(1, 8)]),
+    help="A law that the server does not claim; may be repeated.",
+)
+@click.option(
+    "--timeout", type=options.Amount(0.1, 100_000), metavar="SECONDS", default=60.0, help="Of one answer."
+)
+@click.option(
+    "--again", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Play this file."
+)
+@click.option(
+    "--judge",
+    "judged",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Judge this file.",
+)
+@click.option(
+    "--output",
+    type=options.OUTPUT_FOLDER,
+    metavar="FOLDER",
+    default="runs",
+    callback=options.demand_writable,
+    help="Folder for what was asked and answered, if a law is broken; if typed, in any case.",
+)
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["text", "json", "curl"]),
+    default="text",
+    help="Form of the result; curl: the program as a script of a shell.",
+)
+@options.json
+@options.progress
+def probe_command(
+    url: str | None,
+    demo: str | None,
+    api: str,
+    against: str | None,
+    start: str | None,
+    timeout: float,
+    again: Path | None,
+    judged: Path | None,
+    output: Path,
+    form: str,
+    as_json: bool,
+    progress: str,
+    **asked: Any,
+) -> int:
+    """Probe one server."""
+    form = "json" if as_json else form
+    if judged is not None:
+        return _judge_file(judged, url, form, asked)
+    if (url is None) == (demo is None):
+        raise click.UsageError("name the URL of one server, or --demo for one of our own.")
+    if demo is not None:
+        options.refuse_typed(("start", "against", "api"), "--demo has its own server")
+    _refuse_without_packages(demo)
+    from pymllm.probing.records import read_history
+    from pymllm.probing.search import play_again, probe, shrink
+
+    if again is not None:
+        options.refuse_typed(
+            ("requests", "minutes", "seed", "longest", "max_tokens"), "--again has its own requests"
+        )
+        with options.refusing_unreadable():
+            earlier = read_history(again)
+    begun = time.monotonic()
+    plan = _plan(asked, demo)
+    with ExitStack() as stack, options.refusing():
+        servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
+        with progress_bar(progress, "probe", None, "answers") as bar:
+            done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
+        if done.judgement.violation is not None:
+            with progress_bar(progress, "shrink", None, "tries") as bar:
+                shrink(servers, done, _SHRINK_SECONDS, bar)
+        seconds = time.monotonic() - begun
+        file = _save(done, output)
+        script = _script(done.smallest or done.history, address) if form == "curl" else ""
+    document = _document(done, address, seconds, file, demo)
+    if form == "curl":
+        say(script)
+        complain(_verdict_line(document))
+        return document.exit_status
+    return tell(document, make_text, form == "json")
+
+
+def _judge_file(file: Path, url: str | None, form: str, asked: dict[str, Any]) -> int:
+    """Judge a file without any server."""
+    if url is not None:
+        raise click.UsageError("--judge asks no server; leave the URL out, or use --again to play the file.")
+    _refuse_without_packages(None)
+    from pymllm.probing.judge import judge
+    from pymllm.probing.records import read_history
+    from pymllm.probing.search import Probed
+
+    with options.refusing_unreadable():
+        history = read_history(file)
+    begun = time.monotonic()
+    done = Probed(history, judge(history, without=asked["without"]))
+    if form == "curl":
+        say(_script(history, "http://127.0.0.1:8000"))
+        return 0
+    document = _document(done, None, time.monotonic() - begun, str(file), None)
+    return tell(document, make_text, form == "json")
+
+
+def _refuse_without_packages(demo: str | None) -> None:
+    reason = why_no_servers() if demo is not None else None
+    if importlib.util.find_spec("httpx") is None:
+        reason = "httpx is not installed; pip install 'pymllm[servers]' brings it"
+    if reason is not None:
+        raise click.UsageError(f"pymllm probe: {reason}.")
+
+
+def _plan(asked: dict[str, Any], demo: str | None) -> ProbePlan:
+    from pymllm.probing.search import ProbePlan
+
+    requests, tokens = asked["requests"], asked["max_tokens"]
+    if requests is None and asked["minutes"] is None:
+        requests = 60 if demo is None else _DEMO_REQUESTS
+    if tokens is None:
+        tokens = 8 if demo is None else _DEMO_TOKENS
+    return ProbePlan(**{**asked, "requests": requests, "max_tokens": tokens})
+
+
+@contextmanager
+def _servers(
+    url: str | None,
+    demo: str | None,
+    api: str,
+    against: str | None,
+    start: str | None,
+    timeout: float,
+    progress: str,
+) -> Iterator[tuple[Servers, str]]:
+    """Connect with the servers; start the first one where that is asked for, and end it."""
+    from pymllm.probing.clients import connect, make_http
+    from pymllm.probing.search import Servers
+    from pymllm.probing.started import StartedServer
+
+    with ExitStack() as stack:
+        address = url or stack.enter_context(_demo(demo or "dense"))
+        http = stack.enter_context(make_http(address, timeout))
+        other = None
+        if against is not None:
+            other = connect(stack.enter_context(make_http(against, timeout)), api)
+        if start is None:
+            yield Servers(connect(http, api), other), address
+            return
+        started = StartedServer(start)
+        stack.callback(started.end)
+        with progress_bar(progress, "start", None, "answers") as bar:
+            client = started.start(http, api, bar)
+        yield Servers(client, other, lambda: started.start(http, api), is_fresh=True), address
+
+
+@contextmanager
+def _demo(architecture: str) -> Iterator[str]:
+    from pymllm.torch_extra import collector_aside
+
+    with collector_aside():
+        import torch
+
+        from pymllm.serving.background import serving
+        from pymllm.serving.service import ServerConfig, Service
+    torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
+    with serving(Service(ServerConfig(architecture))) as address:
+        yield address
+
+
+def _save(done: Probed, folder: Path) -> str | None:
+    """Write what was asked and answered; return the file that shows the violation, or the whole one."""
+    from pymllm.probing.records import dump_history
+
+    violation = done.judgement.violation
+    context = click.get_current_context()
+    is_typed = context.get_parameter_source("output") is click.core.ParameterSource.COMMANDLINE
+    if violation is None:
+        return save_text(dump_history(done.history), folder / "probe.jsonl") if is_typed else None
+    whole = save_text(dump_history(done.history), folder / f"probe-{violation.law}-whole.jsonl")
+    if done.smallest is None:
+        return whole
+    return save_text(dump_history(done.smallest), folder / f"probe-{violation.law}.jsonl")
+
+
+def _script(history: History, url: str) -> str:
+    import httpx
+
+    from pymllm.probing.clients import CLIENTS
+    from pymllm.probing.telling import curl_script
+
+    head = history.head
+    with httpx.Client() as nowhere:
+        client = CLIENTS[head.api](nowhere, head.server, head.model)
+        client.has_salts = head.has_salts
+        if head.api == "openai":
+            client.reset_path = "/reset_prefix_cache"
+        return curl_script(history, client, url)
+
+
+# -- the document and its text -----------------------------------------------------------------------------
+
+
+def _document(
+    done: Probed, url: str | None, seconds: float, file: str | None, demo: str | None
+) -> ProbeDocument:
+    from pymllm.probing.judge import judge
+    from pymllm.probing.laws import LAWS
+    from pymllm.probing.telling import lines_of
+
+    judgement, head = done.judgement, done.history.head
+    laws = tuple(
+        ProbedLaw(
+            id, law.sentence, judgement.verdict_of(id), judgement.tests.get(id, 0), judgement.reasons.get(id)
+        )
+        for id, law in LAWS.items()
+    )
+    verdict = merge_verdicts(law.verdict for law in laws)
+    if done.failure is not None and verdict is not Verdict.VIOLATED:
+        verdict = Verdict.UNKNOWN
+    shown = done.history if done.smallest is None else done.smallest
+    violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
+    it = judgement.tolerance
+    where = f"--demo {demo}" if demo else url
+    again = (
+        None if violation is None or file is None else f"pymllm probe {where or 'URL'} --again {quote(file)}"
+    )
+    return ProbeDocument(
+        server=head.server,
+        api=head.api,
+        model=head.model,
+        url=url,
+        cold=head.cold,
+        seed=head.seed,
+        requests=done.requests,
+        seconds=round(seconds, 3),
+        verdict=verdict,
+        exit_status=verdict.exit_status,
+        tolerance=ProbeTolerance(it.judged, it.judged_company, it.alone, it.company, it.warm),
+        places=judgement.compared,
+        left_out=judgement.left_out,
+        largest=judgement.largest,
+        laws=laws,
+        violation=None
+        if violation is None
+        else ProbeViolation(
+            violation.law,
+            violation.message,
+            violation.expected,
+            violation.observed,
+            violation.step,
+            violation.request,
+        ),
+        program=tuple(lines_of(shown)) if done.smallest is not None else (),
+        tries=done.tries,
+        unshrunk=done.unshrunk,
+        failure=done.failure,
+        notes=tuple(_notes(done)),
+        output=file,
+        again=again,
+    )
+
+
+def _notes(done: Probed) -> Iterator[str]:
+    """Yield what a reader of the verdict has to know."""
+    answers = [answer for step in done.history.steps for answer in step.answers]
+    tells_cached = any(answer.cached is not None for answer in answers)
+    if done.history.head.cold == "salt" and answers and not tells_cached:
+        yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
+    if answers and not any(place.top for answer in answers for place in answer.places):
+        yield "the server tells no log-probabilities, so that only other tokens would show"
+
+
+_WORDS = {
+    Verdict.VIOLATED: "VIOLATED",
+    Verdict.UNKNOWN: "UNKNOWN",
+    Verdict.HOLDS: "holds",
+    Verdict.NOT_CLAIMED: "not claimed",
+}
+_STYLES = {Verdict.VIOLATED: "bold red", Verdict.UNKNOWN: "bold yellow"}
+
+
+def make_text(it: ProbeDocument) -> str:
+    """Lay a probe out as text: the verdict, the violation with its program, and the table of laws."""
+    where = f" at {it.url}" if it.url else ""
+    lines: list[Any] = [
+        escaped(
+            f"{it.server}{where}: {count_of(it.requests, 'request')}, {it.seconds:.1f} s, cold by {it.cold}"
+        ),
+        "",
+        (_verdict_line(it), _STYLES.get(it.verdict, "")),
+    ]
+    if it.failure is not None:
+        lines.append(escaped(f"ended     {it.failure}"))
+    lines += [f"note      {note}" for note in it.notes]
+    if it.violation is not None:
+        lines += ["", *_violation_lines(it, it.violation)]
+    rows = [
+        (law.id, _WORDS[law.verdict], f"{law.tests:,}", law.sentence if law.reason is None else law.reason)
+        for law in it.laws
+    ]
+    lines += [
+        "",
+        make_table("law", "verdict", "tests", "", right=("tests",), rows=rows),
+        "",
+        *_tolerance_lines(it),
+    ]
+    return draw(*lines, fits_terminal=True)
+
+
+def _verdict_line(it: ProbeDocument) -> str:
+    claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
+    found = [law.id for law in claimed if law.verdict is it.verdict]
+    if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
+        return f"{_WORDS[it.verdict]:8}  {len(found)} of {len(claimed)} laws that apply: {', '.join(found)}"
+    if it.verdict is Verdict.UNKNOWN:
+        return "UNKNOWN   the probe did not get to its end"
+    return f"holds     all {count_of(len(claimed), 'law')} that apply"
+
+
+def _violation_lines(it: ProbeDocument, found: ProbeViolation) -> Iterator[str]:
+    (sentence,) = (law.sentence for law in it.laws if law.id == found.law)
+    yield f"{found.law}  {sentence}"
+    yield f"    {escaped(found.message)}"
+    yield f"    expected  {escaped(found.expected)}"
+    yield f"    observed  {escaped(found.observed)}"
+    if it.program:
+        yield f"    smallest program, found in {count_of(it.tries, 'try', 'tries')}"
+        yield from (f"        {escaped(line)}" for line in it.program)
+    if it.unshrunk is not None:
+        yield f"    unshrunk  {escaped(it.unshrunk)}"
+    if it.output is not None:
+        yield f"    program   {it.output}"
+    if it.again is not None:
+        yield f"    again     {it.again}"
+        yield f"    as curl   {it.again} --as curl"
+
+
+def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
+    """Yield what counts as a difference, and what was measured."""
+    told = it.tolerance
+    yield (
+        f"differences of log-probabilities count from {_number(told.judged)} alone and "
+        f"{_number(told.judged_company)} in company"
+    )
+    if told.alone is not None:
+        yield (
+            f"measured: the same request cold again {_number(told.alone)}, at once with others "
+            f"{_number(told.company)}, served from the cache {_number(told.warm)} (lower quartile)"
+        )
+    left_out = f", {it.left_out:,} could not be" if it.left_out else ""
+    yield f"{it.places:,} tokens were compared{left_out}; the largest difference is {_number(it.largest)}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None or math.isnan(value) else f"{value:.2g}"

@@ -1,0 +1,73 @@
+"""The result of ``probe``."""
+
+from __future__ import annotations
+
+from pymllm.instrument.documents import Document, Row
+from pymllm.oracle.verdicts import Verdict
+
+
+class ProbedLaw(Row, frozen=True):
+    """The verdict on one law of servers, how often it was tested, and why it was not."""
+
+    id: str
+    sentence: str
+    verdict: Verdict
+    tests: int
+    reason: str | None
+
+
+class ProbeTolerance(Row, frozen=True):
+    """Differences of log-probabilities that count, alone and in company, and the spreads behind them.
+
+    ``alone``, ``company`` and ``warm`` are null where nothing was measured, because the tolerance was given.
+    """
+
+    judged: float
+    judged_company: float
+    alone: float | None
+    company: float | None
+    warm: float | None
+
+
+class ProbeViolation(Row, frozen=True):
+    """The first broken law; ``step`` and ``request`` are those of the smallest program, if there is one."""
+
+    law: str
+    message: str
+    expected: str
+    observed: str
+    step: int
+    request: int
+
+
+class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
+    """What ``pymllm probe --json`` prints.
+
+    ``failure`` says what ended the probe early: laws are judged on what came before. ``program`` has the
+    smallest program in words, and ``unshrunk`` why there is none; ``output`` is the file that keeps it.
+    ``places`` counts tokens that were compared, ``left_out`` those that could not be.
+    """
+
+    server: str
+    api: str
+    model: str | None
+    url: str | None
+    cold: str
+    seed: int | None
+    requests: int
+    seconds: float
+    verdict: Verdict
+    exit_status: int
+    tolerance: ProbeTolerance
+    places: int
+    left_out: int
+    largest: float
+    laws: tuple[ProbedLaw, ...]
+    violation: ProbeViolation | None = None
+    program: tuple[str, ...] = ()
+    tries: int = 0
+    unshrunk: str | None = None
+    failure: str | None = None
+    notes: tuple[str, ...] = ()
+    output: str | None = None
+    again: str | None = None

@@ -1,0 +1,137 @@
+"""Two answers to the same request compared, and the differences that a server has anyhow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pymllm.probing.records import Answer, Ask, Burst, Cold, Place, Step, Token, Tolerance
+
+FACTOR = 20
+"""What is judged is this often the spread."""
+
+LARGEST = 0.3
+"""Above this tolerance nothing is judged: wrong memory often moves a log-probability by less than that."""
+
+WARM_MOST = 0.2
+"""Most that differences of requests served from the cache add to the tolerance: a fault may be in them."""
+
+_FEWEST_WARM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How far an answer is from the expected one: the largest difference and its place; places left out."""
+
+    size: float = 0.0
+    place: int = 0
+    expected: str = ""
+    observed: str = ""
+    places: int = 0
+    left_out: int = 0
+
+
+def compare(cold: Answer, warm: Answer) -> Compared:
+    """Compare two answers up to their first different token.
+
+    A place is compared by log-probabilities of the tokens that both list. Another token counts as far as the
+    margin between the two best there: near ties may fall either way. Places without log-probabilities are
+    left out, as are all places behind a different token.
+    """
+    found, places = Compared(), 0
+    longest = max(len(cold.places), len(warm.places))
+    for at, (expected, observed) in enumerate(zip(cold.places, warm.places, strict=False)):
+        is_same = expected.token == observed.token
+        sizes = [*_differences(expected, observed)]
+        margin = _margin(expected)
+        if not is_same and margin is not None:
+            sizes.append((margin, f"token {expected.token!r}", f"token {observed.token!r}"))
+        if sizes:
+            places += 1
+            size, wanted, seen = max(sizes, key=lambda it: it[0])
+            if size > found.size or not found.expected:
+                found = Compared(size, at, wanted, seen)
+        if not is_same:
+            break
+    else:
+        at = len(warm.places)
+        margin = _margin(cold.places[at]) if at < len(cold.places) and warm.is_stopped else None
+        if margin is not None:
+            places += 1
+            if margin > found.size:
+                found = Compared(margin, at, f"token {cold.places[at].token!r}", "the end of the answer")
+    return Compared(found.size, found.place, found.expected, found.observed, places, longest - places)
+
+
+def _differences(expected: Place, observed: Place) -> Iterator[tuple[float, str, str]]:
+    """Yield how far log-probabilities are apart; of a token that one list lacks, how far at least."""
+    cold, warm = _listed(expected), _listed(observed)
+    if not cold or not warm:
+        return
+    least_cold, least_warm = min(cold.values()), min(warm.values())
+    for token in {**cold, **warm}:
+        if token in cold and token in warm:
+            told = cold[token], warm[token]
+            yield abs(told[0] - told[1]), _said(token, told[0]), _said(token, told[1])
+        elif token in cold and cold[token] > least_warm and len(warm) > 1:
+            yield cold[token] - least_warm, _said(token, cold[token]), f"below {_said(token, least_warm)}"
+        elif token in warm and warm[token] > least_cold and len(cold) > 1:
+            yield warm[token] - least_cold, f"below {_said(token, least_cold)}", _said(token, warm[token])
+
+
+def _listed(place: Place) -> Mapping[Token, float]:
+    """Return the log-probabilities of a place, without texts that stand for a part of a character."""
+    return {token: value for token, value in place.top if not (isinstance(token, str) and "\ufffd" in token)}
+
+
+def _said(token: Token, value: float) -> str:
+    return f"{value:.6f} for token {token!r}"
+
+
+def _margin(place: Place) -> float | None:
+    """Return by how much the best token of a place leads; ``None`` where that is not told."""
+    values = sorted((value for _, value in place.top), reverse=True)
+    return values[0] - values[1] if len(values) > 1 else None
+
+
+# -- the spread --------------------------------------------------------------------------------------------
+
+
+def measure(steps: Iterable[Step], floor: float) -> Tolerance:
+    """Measure the spread of a server in a history, and return what counts as a difference.
+
+    Prompts that were asked cold several times alone are the measurement, with the first time that they were
+    asked cold at once.
+    """
+    alone: dict[int, list[Answer]] = {}
+    company: dict[int, Answer] = {}
+    warm: dict[int, Answer] = {}
+    for step in steps:
+        operation = step.operation
+        if isinstance(operation, Cold):
+            is_alone = len(operation.of) == 1
+            for id, answer in zip(operation.of, step.answers, strict=True):
+                if is_alone:
+                    alone.setdefault(id, []).append(answer)
+                elif len(alone.get(id, ())) > 1:
+                    company.setdefault(id, answer)
+        elif isinstance(operation, Ask | Burst):
+            asks = operation.asks if isinstance(operation, Burst) else (operation,)
+            for ask, answer in zip(asks, step.answers, strict=True):
+                if answer.cached != 0:
+                    warm[ask.id] = answer
+    repeated = [compare(first, it).size for first, *others in alone.values() for it in others]
+    beside = [compare(alone[id][0], answer).size for id, answer in company.items()]
+    served = sorted(compare(alone[id][0], answer).size for id, answer in warm.items() if id in alone)
+    spread = max(repeated, default=None)
+    spread_beside = statistics.median(beside) if beside else None
+    quartile = served[len(served) // 4] if len(served) >= _FEWEST_WARM else None
+    judged = max(floor, FACTOR * (spread or 0.0), min(FACTOR * (quartile or 0.0), WARM_MOST))
+    return Tolerance(
+        alone=spread,
+        company=spread_beside,
+        warm=quartile,
+        judged=judged,
+        judged_company=max(judged, FACTOR * (spread_beside or 0.0)),
+    )

@@ -1,0 +1,343 @@
+"""The judge of a history: evidence on each law, from the recorded answers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pymllm.oracle.laws.law import Broken
+from pymllm.oracle.verdicts import Verdict
+from pymllm.probing.comparison import LARGEST, compare, measure
+from pymllm.probing.laws import LAWS, OF_ANSWERS, OF_COMPARED, OF_FIGURES, AnswerSeen, Check, FiguresSeen
+from pymllm.probing.records import (
+    Answer,
+    Ask,
+    Burst,
+    Cold,
+    Drop,
+    Figures,
+    History,
+    Reset,
+    Step,
+    Tolerance,
+    asks_of,
+)
+from pymllm.probing.seen_prompts import SeenPrompts
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The first broken law, with the step and the request that show it; the request is 0 where none does."""
+
+    law: str
+    message: str
+    expected: str
+    observed: str
+    step: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a history says of each law: how often it was tested, or why it was not; the first violation."""
+
+    tests: Mapping[str, int]
+    reasons: Mapping[str, str]
+    unclaimed: frozenset[str]
+    tolerance: Tolerance
+    violation: Violation | None
+    compared: int
+    left_out: int
+    largest: float
+
+    def verdict_of(self, law: str) -> Verdict:
+        """Return the verdict on one law."""
+        if self.violation is not None and self.violation.law == law:
+            return Verdict.VIOLATED
+        if law in self.unclaimed:
+            return Verdict.NOT_CLAIMED
+        return Verdict.HOLDS if self.tests.get(law) else Verdict.UNKNOWN
+
+
+def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
+    """Judge a history up to its first violation; laws of ``without`` are not claimed."""
+    tolerance = history.head.tolerance or measure(history.steps, history.head.floor)
+    judging = _Judging(history, tolerance, without)
+    for number, step in enumerate(history.steps, 1):
+        judging.step(number, step)
+        if judging.violation is not None:
+            break
+    return judging.judgement()
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What was asked since the first look: exact, and with all that dropped streams may have come to."""
+
+    requests: int = 0
+    dropped: int = 0
+    prompt: int = 0
+    generated: int = 0
+    dropped_prompt: int = 0
+    dropped_generated: int = 0
+
+    def add(self, answer: Answer) -> None:
+        self.requests += 1
+        self.prompt += len(answer.prompt) if answer.prompt_tokens is None else answer.prompt_tokens
+        self.generated += len(answer.places) if answer.generated is None else answer.generated
+
+
+@dataclass(slots=True)
+class _Judging:
+    history: History
+    tolerance: Tolerance
+    without: Collection[str]
+    tests: Counter[str] = field(default_factory=Counter)
+    violation: Violation | None = None
+    compared: int = 0
+    left_out: int = 0
+    largest: float = 0.0
+    _seen: dict[str, SeenPrompts] = field(default_factory=dict)
+    _all: SeenPrompts = field(default_factory=SeenPrompts)
+    _asked: dict[int, tuple[Answer, int]] = field(default_factory=dict)
+    _cold: dict[int, Answer] = field(default_factory=dict)
+    _postponed: dict[int, int] = field(default_factory=dict)
+    _first: Figures | None = None
+    _sums: _Sums = field(default_factory=_Sums)
+    _has_others: bool = False
+    _tells_cached: bool = False
+    _was_served: bool = False
+
+    def step(self, number: int, step: Step) -> None:
+        """Ask the laws of one step, and follow it."""
+        operation = step.operation
+        if isinstance(operation, Ask | Burst):
+            self._warm(number, asks_of(operation), step.answers)
+        elif isinstance(operation, Cold):
+            self._again(number, operation, step.answers)
+        elif isinstance(operation, Drop):
+            ask = operation.ask
+            self._see(ask.salt, step.dropped, ask.max_tokens)
+            self._sums.dropped += 1
+            self._sums.dropped_prompt += len(step.dropped)
+            self._sums.dropped_generated += ask.max_tokens
+        elif isinstance(operation, Reset):
+            self._forget()
+        elif step.figures is not None:
+            self._look(number, step.figures)
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def _warm(self, number: int, asks: tuple[Ask, ...], answers: tuple[Answer, ...]) -> None:
+        seen = []
+        for at, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
+            own, anybody = SeenPrompts(), SeenPrompts()
+            for other, (beside, told) in enumerate(zip(asks, answers, strict=True)):
+                if other != at:
+                    _add(anybody, told, beside.max_tokens)
+                    _add(own if beside.salt == ask.salt else SeenPrompts(), told, beside.max_tokens)
+            prompt = answer.prompt
+            longest = max(self._all.longest_prefix(prompt), anybody.longest_prefix(prompt))
+            mine = max(self._of(ask.salt).longest_prefix(prompt), own.longest_prefix(prompt))
+            seen.append(self._about(ask.id, answer, len(asks) - 1, mine, longest))
+        for ask, it in zip(asks, seen, strict=True):
+            self._asked[ask.id] = (it.answer, it.beside)
+            self._note(it.answer)
+            self._see(ask.salt, it.answer.prompt, ask.max_tokens, it.answer)
+            self._ask(number, OF_ANSWERS, it)
+
+    def _again(self, number: int, cold: Cold, answers: tuple[Answer, ...]) -> None:
+        way = self.history.head.cold
+        if way == "reset":
+            self._forget()
+        for id, answer in zip(cold.of, answers, strict=True):
+            longest = self._all.longest_prefix(answer.prompt)
+            if way == "reset" and len(cold.of) > 1:
+                longest = len(answer.prompt)
+            self._ask(
+                number,
+                OF_ANSWERS,
+                self._about(id, answer, len(cold.of) - 1, 0 if way == "salt" else longest, longest, way),
+            )
+        for id, answer in zip(cold.of, answers, strict=True):
+            if way != "other":
+                self._sums.add(answer)
+                self._see("" if way != "salt" else None, answer.prompt, 0, answer)
+            if len(cold.of) == 1:
+                self._compare(number, id, answer)
+            elif id in self._cold:
+                self._ask_compared(number, self._about(id, answer, len(cold.of) - 1, way=way))
+        if len(cold.of) > 1:
+            self._catch_up(number, cold.of)
+
+    def _compare(self, number: int, id: int, answer: Answer) -> None:
+        """Compare a request with itself cold and alone, the first time that it was.
+
+        One of a burst waits for the others' cold answers: if those differ in company alone, V2 is to blame.
+        """
+        if id in self._cold:
+            return
+        self._cold[id] = answer
+        warm, beside = self._asked[id]
+        if beside and warm.cached != 0:
+            self._postponed[id] = number
+        else:
+            self._ask_compared(number, self._about(id, warm, beside))
+
+    def _catch_up(self, number: int, of: Iterable[int]) -> None:
+        for id in of:
+            if self._postponed.pop(id, None) is not None:
+                self._ask_compared(number, self._about(id, *self._asked[id]))
+
+    def _ask_compared(self, number: int, seen: AnswerSeen) -> None:
+        found = compare(self._cold[seen.request], seen.answer)
+        self.compared += found.places
+        self.left_out += found.left_out
+        self.largest = max(self.largest, found.size)
+        tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        about = AnswerSeen(
+            seen.request,
+            seen.answer,
+            seen.beside,
+            cold=seen.cold,
+            compared=found,
+            tolerance=tolerance,
+        )
+        self._ask(number, OF_COMPARED, about)
+
+    def _about(
+        self,
+        id: int,
+        answer: Answer,
+        beside: int,
+        own: int | None = None,
+        anybody: int | None = None,
+        way: str | None = None,
+    ) -> AnswerSeen:
+        head = self.history.head
+        return AnswerSeen(
+            id,
+            answer,
+            beside,
+            own if head.is_clean else None,
+            anybody if head.is_clean else None,
+            way,  # type: ignore[arg-type]  # of the head
+            head.has_salts,
+        )
+
+    def _note(self, answer: Answer) -> None:
+        self._sums.add(answer)
+        self._tells_cached |= answer.cached is not None
+        self._was_served |= answer.cached != 0
+
+    def _see(
+        self, salt: str | None, prompt: tuple[int, ...], untold: int, answer: Answer | None = None
+    ) -> None:
+        for seen in [self._all, *([] if salt is None else [self._of(salt)])]:
+            if answer is None:
+                seen.add(prompt, untold)
+            else:
+                _add(seen, answer, untold)
+
+    def _of(self, salt: str) -> SeenPrompts:
+        return self._seen.setdefault(salt, SeenPrompts())
+
+    def _forget(self) -> None:
+        self._seen, self._all = {}, SeenPrompts()
+
+    # -- metrics -------------------------------------------------------------------------------------------
+
+    def _look(self, number: int, now: Figures) -> None:
+        first, sums = self._first, self._sums
+        if first is None:
+            self._first, self._sums = now, _Sums()
+            self._has_others = not now.rests
+            return
+        if first.finished is None or now.finished is None:
+            is_alone = False
+        else:
+            self._has_others |= now.finished - first.finished > sums.requests + sums.dropped
+            is_alone = True
+        seen = FiguresSeen(
+            first,
+            now,
+            sums.requests,
+            (sums.prompt, sums.prompt + sums.dropped_prompt),
+            (sums.generated, sums.generated + sums.dropped_generated),
+        )
+        if not self._has_others:
+            self._ask(
+                number, {"V6": OF_FIGURES["V6"], **({"V7": OF_FIGURES["V7"]} if is_alone else {})}, seen
+            )
+
+    # -- the verdict ---------------------------------------------------------------------------------------
+
+    def _ask(self, number: int, checks: Mapping[str, Check], seen: AnswerSeen | FiguresSeen) -> None:
+        for law, check in checks.items():
+            if self.violation is not None or law in self.without:
+                continue
+            found = check(seen)
+            if isinstance(found, Broken):
+                request = seen.request if isinstance(seen, AnswerSeen) else 0
+                self.violation = Violation(
+                    law, found.what, str(found.expected), str(found.observed), number, request
+                )
+            self.tests[law] += found is not None
+
+    def judgement(self) -> Judgement:
+        """Sum up, with the reason of each law that was not tested."""
+        for id, number in [*self._postponed.items()]:
+            self._catch_up(number, [id])
+        unclaimed: dict[str, str] = dict.fromkeys(self.without, "left out by --without")
+        reasons: dict[str, str] = {}
+        head, first = self.history.head, self._first
+        if not head.has_salts:
+            unclaimed.setdefault("V5", "this server has no namespaces")
+        if self._asked and not self._tells_cached:
+            for law in ("V3", "V4", "V5"):
+                unclaimed.setdefault(law, "the server tells no cached tokens")
+        if head.cold == "other":
+            unclaimed.setdefault("V4", "cold requests went to another server")
+        if first is None or (first.running is None and first.waiting is None and first.memory is None):
+            unclaimed.setdefault("V6", "the metrics do not tell what runs")
+        if (
+            first is None
+            or first.finished is None
+            or (first.prompt_tokens is None and first.generated is None)
+        ):
+            unclaimed.setdefault("V7", "the metrics do not tell these sums")
+        if self._has_others:
+            reasons |= dict.fromkeys(
+                ("V6", "V7"), "others use the server, too; probe while it is yours alone"
+            )
+        way = "use deterministic kernels and float32, or give --tolerance"
+        if self.tolerance.judged > LARGEST:
+            spread = f"{self.tolerance.alone or 0:.2g}"
+            told = f"alone it differs from itself by {spread}, too much to tell a fault; {way}"
+            reasons |= dict.fromkeys(("V1", "V2"), told)
+        elif self.tolerance.judged_company > LARGEST:
+            told = (
+                f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
+            )
+            reasons["V2"] = told
+        if self._asked and not self._was_served:
+            reasons.setdefault("V1", "no request was served from the cache; is prefix caching on?")
+        untested = {law for law in LAWS if not self.tests[law]}
+        reasons = {law: reasons.get(law, "no request tested it; ask for more") for law in untested}
+        return Judgement(
+            dict(self.tests),
+            {**reasons, **unclaimed},
+            frozenset(unclaimed),
+            self.tolerance,
+            self.violation,
+            self.compared,
+            self.left_out,
+            self.largest,
+        )
+
+
+def _add(seen: SeenPrompts, answer: Answer, max_tokens: int) -> None:
+    """Add a prompt and its answer; tokens of an answer that are not told may be any."""
+    told = answer.tokens
+    seen.add((*answer.prompt, *(told or ())), 0 if told is not None else max_tokens)

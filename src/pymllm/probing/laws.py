@@ -1,0 +1,342 @@
+"""The laws of servers: a function each, over what was seen of one answer or of the metrics.
+
+The docstring is the law's whole text, as of the laws of `pymllm.oracle.laws`: a sentence, what is demanded,
+and the sections "Why", "Choices", "Caller" and "Engines". ``docs/specification/servers.md`` is printed from
+them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymllm.oracle.laws.law import Broken, Found, demand
+from pymllm.probing.comparison import LARGEST, Compared
+from pymllm.probing.records import Answer, Figures, Way
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSeen:
+    """What is known of one answer when its own law is asked.
+
+    ``own`` and ``any`` are the longest prefixes of its prompt that its namespace, and any namespace, has
+    seen; ``None`` where earlier contents of the cache are unknown. ``beside`` is how many others ran at the
+    same time. ``compared`` is its distance from the same request asked cold and alone, once that is known.
+    """
+
+    request: int
+    answer: Answer
+    beside: int
+    own: int | None = None
+    any: int | None = None
+    cold: Way | None = None  # the way in which it was made cold; None: as anybody asks
+    has_salts: bool = False
+    compared: Compared | None = None
+    tolerance: float = 0.0
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt, with those that the server puts before it."""
+        return max(len(self.answer.prompt), self.answer.prompt_tokens or 0)
+
+    @property
+    def added(self) -> int:
+        """Tokens that the server has put before the prompt, such as the beginning of a sequence."""
+        return self.prompt - len(self.answer.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresSeen:
+    """What the metrics tell, beside what was asked since the first look at them.
+
+    Sums lie between two bounds where streams were dropped: nobody tells how far those came.
+    """
+
+    first: Figures
+    now: Figures
+    requests: int
+    prompt_tokens: tuple[int, int]
+    generated: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaw:
+    """One law of servers: its id, which never changes its meaning, and its text."""
+
+    id: str
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the text, as tables have it."""
+        line = self.text.partition("\n")[0].removesuffix(".")
+        return line[0].lower() + line[1:]
+
+
+LAWS: dict[str, ServerLaw] = {}
+"""By id, in the specification's order."""
+
+Check = Callable[..., Found]
+
+
+def _law(check: Check) -> Check:
+    id = check.__name__.upper()
+    LAWS[id] = ServerLaw(id, inspect.cleandoc(check.__doc__ or ""))
+    return check
+
+
+@_law
+def v1(seen: AnswerSeen) -> Found:
+    """An answer does not depend on what the cache holds.
+
+    A request that is answered out of the cache, in whole or in part, is answered as the same request cold and
+    alone: at each place the log-probabilities of the best tokens are equal, up to the tolerance, and so is
+    the token unless its lead over the second is within the tolerance. Only a request that was served from the
+    cache is a test: one whose cached tokens are told to be 0 is none.
+
+    Why
+    ---
+    Whatever is wrong with a cache ends here: a slot that was given away too early, a table that lists
+    another's block, a state that stands for other tokens, a window whose first half is gone. The answer is
+    fluent and wrong.
+
+    Choices
+    -------
+    How much is served from the cache. Rounding: another order of sums is another last bit, and the tolerance
+    is measured.
+
+    Caller
+    ------
+    Greedy decoding, the same model in both requests, and no change of weights or adapters between them.
+
+    Engines
+    -------
+    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models. With half precision, flash attention or a
+    quantised cache the differences reach 1e-2. llama.cpp's `--cache-reuse` shifts keys and breaks it by
+    design.
+    """
+    found, answer = seen.compared, seen.answer
+    if seen.cold is not None or answer.cached == 0:
+        return None
+    return _close(seen, found, "served from the cache" if answer.cached else "perhaps served from the cache")
+
+
+@_law
+def v2(seen: AnswerSeen) -> Found:
+    """An answer does not depend on what runs beside it.
+
+    A request that nothing was cached for is answered, among others at the same time, as alone, compared as V1
+    compares.
+
+    Why
+    ---
+    Requests share a batch, and the memory that one of them frees while another still reads is the second's
+    wrong answer: a row of the table that two requests own, a mask that is one too long, a step that writes
+    behind its own end.
+
+    Choices
+    -------
+    The order in which requests run. Kernels that sum in another order for another size of the batch: their
+    spread in company is measured on its own.
+
+    Caller
+    ------
+    As of V1.
+
+    Engines
+    -------
+    vLLM in float32 on a CPU differs by 5e-6 between a burst and a request alone; with half precision on a GPU
+    its answers depend on the batch unless it is told to be invariant.
+    """
+    if not seen.beside or (seen.cold is None and seen.answer.cached != 0):
+        return None
+    return _close(seen, seen.compared, f"beside {seen.beside} more")
+
+
+@_law
+def v3(seen: AnswerSeen) -> Found:
+    """Cached tokens are fewer than the prompt, and no more than the longest prefix that was seen before.
+
+    At least one token of a prompt is computed, since the logits behind its last token come from nowhere else.
+    And no more can be cached than some earlier prompt, with its answer, has in common with this one.
+
+    Why
+    ---
+    The count is what users pay by and what operators plan by. One that is too high is a bill that is too low,
+    or a prefix that was matched by something else than its tokens: a hash that collides, a page whose end was
+    rounded up.
+
+    Choices
+    -------
+    Any smaller number: pages are whole, and what was evicted is gone.
+
+    Caller
+    ------
+    The cache has nothing of the prompts when the probe begins: namespaces are fresh, or it was emptied or
+    just started. Otherwise only the first half is judged.
+
+    Engines
+    -------
+    vLLM tells cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last block
+    again. llama.cpp tells `timings.cache_n`, sglang `meta_info.cached_tokens`.
+    """
+    cached = seen.answer.cached
+    if cached is None:
+        return None
+    if cached >= seen.prompt:
+        return Broken("cached tokens of the whole prompt", f"at most {seen.prompt - 1}", cached)
+    if seen.any is None or seen.cold is not None:
+        return True if seen.cold is None else None
+    what = "cached tokens beyond every prompt and answer so far"
+    return demand(cached <= seen.any + seen.added, what, f"at most {seen.any + seen.added}", cached)
+
+
+@_law
+def v4(seen: AnswerSeen) -> Found:
+    """A cold request has no cached tokens.
+
+    Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of
+    a namespace.
+
+    Why
+    ---
+    An emptied cache that still serves is what weights are changed under: answers of the old model, told as
+    the new one's.
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    The cache is emptied while no request runs.
+
+    Engines
+    -------
+    sglang empties by `POST /flush_cache`, vLLM by `POST /reset_prefix_cache` in its development mode.
+    llama.cpp takes `cache_prompt: false` in a request.
+    """
+    cached = seen.answer.cached
+    if cached is None or seen.cold in (None, "other") or (seen.cold == "reset" and seen.beside):
+        return None
+    return demand(not cached, "cached tokens of a cold request", 0, cached)
+
+
+@_law
+def v5(seen: AnswerSeen) -> Found:
+    """Namespaces share nothing.
+
+    Cached tokens are no more than the longest prefix that prompts and answers of the same namespace have in
+    common with the prompt; the first request of a namespace has none.
+
+    Why
+    ---
+    Namespaces keep tenants apart: who sees that a prefix is cached knows that somebody else has sent it.
+
+    Choices
+    -------
+    Whether requests without a namespace have one of their own. The probe gives each request one.
+
+    Caller
+    ------
+    As of V3.
+
+    Engines
+    -------
+    vLLM takes `cache_salt`, which is a part of the first block's hash. llama.cpp has no namespaces.
+    """
+    cached = seen.answer.cached
+    if cached is None or not seen.has_salts or seen.own is None or seen.any is None:
+        return None
+    if cached > seen.any + seen.added:
+        return None  # more than anybody's: V3 and V4 say so
+    own = seen.own + seen.added if seen.own else 0
+    return demand(cached <= own, "cached tokens of another namespace's prompts", f"at most {own}", cached)
+
+
+@_law
+def v6(seen: FiguresSeen) -> Found:
+    """After load the server comes to rest.
+
+    Once every answer has come and every dropped stream was noticed, within seconds nothing runs, nothing
+    waits, and requests hold no memory.
+
+    Why
+    ---
+    A hold that an aborted request leaves behind is memory that nobody gets back: the cache shrinks day by day
+    until the server is restarted.
+
+    Choices
+    -------
+    How soon a dropped stream is noticed, up to ten seconds. What the cache keeps is not held by requests.
+
+    Caller
+    ------
+    Nobody else uses the server.
+
+    Engines
+    -------
+    vLLM tells `vllm:num_requests_running`, `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc`,
+    llama.cpp `llamacpp:requests_processing` and `llamacpp:requests_deferred` with `--metrics`, sglang
+    `sglang:num_running_reqs` and `sglang:num_queue_reqs`.
+    """
+    now = seen.now
+    told = {"running": now.running, "waiting": now.waiting, "memory in use": now.memory}
+    told = {name: value for name, value in told.items() if value is not None}
+    if not told or not seen.requests:
+        return None
+    observed = ", ".join(f"{name} {value:g}" for name, value in told.items())
+    return demand(now.rests, "the server at rest", ", ".join(f"{name} 0" for name in told), observed)
+
+
+@_law
+def v7(seen: FiguresSeen) -> Found:
+    """The sums of usage are those of the metrics.
+
+    Since the first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the
+    answers tell. A dropped stream adds between nothing and all of its tokens.
+
+    Why
+    ---
+    Bills are made of one and dashboards of the other. A request that is counted again when it is put back
+    after a preemption shows here.
+
+    Choices
+    -------
+    When a dropped stream counts.
+
+    Caller
+    ------
+    Nobody else uses the server: where it has finished more requests than were made here, nothing is judged.
+
+    Engines
+    -------
+    vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
+    llama.cpp counts only the tokens that it computes, so that nothing can be compared.
+    """
+    tested = False
+    for name, (low, high) in (("prompt_tokens", seen.prompt_tokens), ("generated", seen.generated)):
+        before, now = getattr(seen.first, name), getattr(seen.now, name)
+        if before is None or now is None or not seen.requests:
+            continue
+        tested = True
+        if not low <= now - before <= high:
+            expected = str(low) if low == high else f"{low} to {high}"
+            return Broken(f"the sum of {name.replace('_', ' ')}", expected, f"{now - before:g}")
+    return True if tested else None
+
+
+OF_ANSWERS: dict[str, Check] = {"V3": v3, "V5": v5, "V4": v4}
+"""The laws of what an answer tells of itself, in the order in which they are asked."""
+OF_COMPARED: dict[str, Check] = {"V2": v2, "V1": v1}
+"""The laws of an answer beside the same request cold and alone, likewise."""
+OF_FIGURES: dict[str, Check] = {"V6": v6, "V7": v7}
+"""The laws of metrics."""
+
+
+def _close(seen: AnswerSeen, found: Compared | None, where: str) -> Found:
+    if found is None or not found.places or seen.tolerance > LARGEST:
+        return None
+    what = f"request {seen.request} {where}, token {found.place + 1} of the answer, off by {found.size:.2g}"
+    return demand(found.size <= seen.tolerance, what, found.expected, found.observed)

@@ -1,0 +1,118 @@
+"""The player of a program: operations in, a history out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from pymllm.probing.clients import Client
+from pymllm.probing.records import (
+    Answer,
+    Ask,
+    Burst,
+    Cold,
+    Drop,
+    Look,
+    Operation,
+    Reset,
+    Step,
+    Way,
+)
+
+REST_SECONDS = 10.0
+"""How long a server may take to come to rest."""
+
+_BETWEEN_LOOKS = 0.05
+
+
+class Player:
+    """Plays operations one after the other, and keeps what came of them.
+
+    ``cold`` is asked what ``other`` wants cold, or the server itself. Namespaces get texts that no other
+    play has used, so that a server never needs a restart between two plays where it keeps namespaces apart.
+    ``tell`` is called with the number of requests that were answered so far.
+    """
+
+    def __init__(
+        self, client: Client, way: Way, other: Client | None = None, tell: Callable[[int], None] | None = None
+    ) -> None:
+        self._client = client
+        self._way = way
+        self._other = other
+        self._tell = tell
+        self._nonce = secrets.token_hex(6)
+        self._asked: dict[int, tuple[tuple[int, ...], Ask]] = {}
+        self._answers: dict[int, Answer] = {}
+        self._made = 0
+        self._requests = 0
+        self.steps: list[Step] = []
+
+    def play(self, operations: Iterable[Operation]) -> None:
+        """Play operations; what was done before a failure stays in `steps`."""
+        with ThreadPoolExecutor(64) as threads:
+            for operation in operations:
+                self.steps.append(self._step(operation, threads))
+                if self._tell is not None:
+                    self._tell(self._requests)
+
+    def _step(self, operation: Operation, threads: ThreadPoolExecutor) -> Step:
+        if isinstance(operation, Ask | Burst):
+            asks = operation.asks if isinstance(operation, Burst) else (operation,)
+            prompts = [self._prompt(ask) for ask in asks]
+            answers = tuple(threads.map(self._ask, asks, prompts))
+            for ask, prompt, answer in zip(asks, prompts, answers, strict=True):
+                self._asked[ask.id] = prompt, ask
+                self._answers[ask.id] = answer
+            self._requests += len(asks)
+            return Step(operation=operation, answers=answers)
+        if isinstance(operation, Cold):
+            if "reset" in (self._way, *(self._other.ways[:1] if self._other is not None else ())):
+                self._cold_client.reset()
+            answers = tuple(threads.map(self._ask_cold, operation.of))
+            self._requests += len(answers)
+            return Step(operation=operation, answers=answers)
+        if isinstance(operation, Drop):
+            prompt = self._prompt(operation.ask)
+            self._client.drop(
+                prompt, operation.ask.max_tokens, self._salt(operation.ask.salt), operation.bytes
+            )
+            self._requests += 1
+            return Step(operation=operation, dropped=prompt)
+        if isinstance(operation, Reset):
+            self._client.reset()
+            return Step(operation=operation)
+        return self._look(operation)
+
+    def _prompt(self, ask: Ask) -> tuple[int, ...]:
+        if ask.after is None:
+            return ask.tokens
+        before, answer = self._asked[ask.after][0], self._answers[ask.after]
+        return (*before, *(answer.tokens or ()), *ask.tokens)
+
+    def _ask(self, ask: Ask, prompt: tuple[int, ...]) -> Answer:
+        return self._client.ask(prompt, ask.max_tokens, self._salt(ask.salt))
+
+    @property
+    def _cold_client(self) -> Client:
+        return self._client if self._other is None else self._other
+
+    def _ask_cold(self, id: int) -> Answer:
+        prompt, ask = self._asked[id]
+        return self._cold_client.ask(prompt, ask.max_tokens, self._fresh(), is_cold=True)
+
+    def _salt(self, salt: str) -> str:
+        return f"probe-{self._nonce}-{salt}"
+
+    def _fresh(self) -> str:
+        self._made += 1
+        return f"probe-{self._nonce}-cold-{secrets.token_hex(4)}"
+
+    def _look(self, look: Look) -> Step:
+        until = time.monotonic() + REST_SECONDS
+        figures = self._client.figures()
+        while not figures.rests and time.monotonic() < until:
+            time.sleep(_BETWEEN_LOOKS)
+            figures = self._client.figures()
+        return Step(operation=look, figures=figures)

@@ -1,0 +1,136 @@
+"""Random programs of requests, from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from pymllm.probing.records import Ask, Burst, Cold, Drop, Look, Operation, Reset, asks_of
+
+TOKENS = range(32, 127)
+"""Ids that prompts are made of: printable ASCII where ids are bytes, ordinary tokens of most vocabularies."""
+
+_PAGES = (16, 32, 64)
+"""Usual sizes of pages, at whose multiples prompts are cut: nobody tells the real one."""
+_SALTS = ("", "", "a", "b")
+_ROUND = 15
+"""Requests in a row, before they are asked again cold."""
+_MEASURED, _TIMES = 3, 3
+"""Prompts whose spread is measured, and how often each is asked alone."""
+
+
+class Generator:
+    """Draws a program in rounds: a measurement first, then rounds without end.
+
+    Parameters
+    ----------
+    seed : int
+        Equal seeds give equal programs.
+    longest : int
+        Most tokens of a prompt.
+    max_tokens : int
+        Tokens of an answer.
+    has_salts, can_reset : bool
+        Whether the server has namespaces, and whether its cache can be emptied.
+    """
+
+    def __init__(self, seed: int, *, longest: int, max_tokens: int, has_salts: bool, can_reset: bool) -> None:
+        self._random = Random(seed)
+        self._longest = longest
+        self._max_tokens = max_tokens
+        self._has_salts = has_salts
+        self._can_reset = can_reset
+        self._made = 0
+        self._pool = [self._draw(longest) for _ in range(4)]
+        # Documents with a common beginning, such as a system prompt.
+        self._pool += [(*document[: longest // 2], *self._draw(longest // 2)) for document in self._pool[:2]]
+        self._known: list[Ask] = []
+
+    def measure(self) -> tuple[Operation, ...]:
+        """Return the operations that measure the spread: the same prompts cold, alone and in company."""
+        asks = [
+            Ask(self._name(), self._draw(self._longest - 8 * at), self._max_tokens) for at in range(_MEASURED)
+        ]
+        alone = [Cold((ask.id,)) for _ in range(_TIMES) for ask in asks]
+        return (Look(), *asks, *alone, Cold(tuple(ask.id for ask in asks)), Look())
+
+    def round(self, requests: int) -> tuple[Operation, ...]:
+        """Draw at most so many requests, and ask each of them again cold; those of a burst at once, too."""
+        asked, operations = 0, list[Operation]()
+        most = min(requests, _ROUND)
+        if self._can_reset and self._random.random() < 0.3:
+            operations.append(Reset())
+        while asked < most:
+            operation = self._draw_operation(most - asked)
+            operations.append(operation)
+            asked += len(asks_of(operation)) or 1
+        made = [asks_of(operation) for operation in operations]
+        colds: list[Operation] = [Cold((ask.id,)) for asks in made for ask in asks]
+        colds += [Cold(tuple(ask.id for ask in asks)) for asks in made if len(asks) > 1]
+        return (*operations, Look(), *colds, Look())
+
+    def rounds(self, requests: int | None) -> Iterator[tuple[Operation, ...]]:
+        """Yield rounds, of so many requests together; without end where none are given."""
+        left = requests
+        while left is None or left > 0:
+            operations = self.round(_ROUND if left is None else left)
+            if left is not None:
+                left -= requests_of(operations)
+            yield operations
+
+    def _draw_operation(self, most: int) -> Operation:
+        kind = self._random.random()
+        if kind < 0.12:
+            ask = self._draw_ask(self._known)
+            self._known.remove(ask)  # without an answer, nothing continues it
+            return Drop(ask, self._random.choice((0, 0, 1, 100, 600)))
+        if kind < 0.35 and most > 1:
+            count = self._random.randint(2, min(4, most))
+            known = [*self._known]
+            return Burst(tuple(self._draw_ask(known) for _ in range(count)))
+        return self._draw_ask(self._known)
+
+    def _draw_ask(self, known: Sequence[Ask]) -> Ask:
+        salt = self._random.choice(_SALTS) if self._has_salts else ""
+        after: int | None = None
+        tokens: tuple[int, ...] = ()
+        if known and self._random.random() < 0.25:
+            before = self._random.choice(known[-8:])
+            # Its prompt may be a continuation, too: chains stay below the longest by being refused here.
+            if self._length(before) + self._max_tokens + 8 <= self._longest:
+                after, salt = before.id, before.salt
+                tokens = self._draw(self._random.randint(1, 8))
+        if after is None:
+            document = self._random.choice(self._pool)
+            kept = document[: self._cut()]
+            own = self._random.choice((0, 0, 1, 5, 17, 40))
+            tokens = (*kept, *self._draw(min(own, self._longest - len(kept))))
+        ask = Ask(self._name(), tokens, self._max_tokens, salt, after)
+        self._known.append(ask)
+        return ask
+
+    def _cut(self) -> int:
+        """Return a length of a prefix: at a page's end, just before or behind it, or anywhere."""
+        page = self._random.choice(_PAGES)
+        at = page * self._random.randint(1, max(1, self._longest // page)) + self._random.choice((-1, 0, 1))
+        if self._random.random() < 0.2:
+            at = self._random.randint(1, self._longest)
+        return max(1, min(at, self._longest))
+
+    def _length(self, ask: Ask) -> int:
+        if ask.after is None:
+            return len(ask.tokens)
+        before = next(it for it in self._known if it.id == ask.after)
+        return self._length(before) + before.max_tokens + len(ask.tokens)
+
+    def _draw(self, count: int) -> tuple[int, ...]:
+        return tuple(self._random.choices(TOKENS, k=count))
+
+    def _name(self) -> int:
+        self._made += 1
+        return self._made
+
+
+def requests_of(operations: tuple[Operation, ...]) -> int:
+    """Return how many requests a program makes, dropped ones among them, without those asked again cold."""
+    return sum(len(asks_of(it)) + isinstance(it, Drop) for it in operations)

@@ -1,0 +1,184 @@
+"""A whole probe: the measurement, rounds of requests until a law is broken, and the smallest program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from pymllm.errors import UsageError
+from pymllm.probing.clients import Client, NotServed, ServerFailed
+from pymllm.probing.judge import Judgement, judge
+from pymllm.probing.player import Player
+from pymllm.probing.programs import Generator, requests_of
+from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
+from pymllm.probing.shrinking import Shrinker
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePlan:
+    """What is asked: requests, or minutes; and what is judged."""
+
+    seed: int = 0
+    requests: int | None = 60
+    minutes: float | None = None
+    longest: int = 160
+    max_tokens: int = 8
+    floor: float = 1e-4
+    tolerance: float | None = None
+    without: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The server that is judged, a second one for cold requests if any, and how the first one is renewed.
+
+    ``renew`` returns a client of a server without any contents; ``None``: its cache is emptied, or its
+    namespaces are fresh, where it has either.
+    """
+
+    client: Client
+    other: Client | None = None
+    renew: Callable[[], Client] | None = None
+    is_fresh: bool = False  # it was just started for this probe
+
+    @property
+    def way(self) -> Way:
+        """How requests are made cold; `UsageError` where there is no way."""
+        if self.other is not None:
+            return "other"
+        if not self.client.ways:
+            raise UsageError(
+                f"{self.client.url} can neither be emptied nor asked without its cache; start a second one "
+                "that caches nothing, and name it with --against URL"
+            )
+        return self.client.ways[0]
+
+
+@dataclass(slots=True)
+class Probed:
+    """What came of a probe: the history with its judgement; what ended it early, if anything did."""
+
+    history: History
+    judgement: Judgement
+    failure: str | None = None
+    smallest: History | None = None
+    unshrunk: str | None = None
+    tries: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        """Requests that were made, without those asked again cold."""
+        return requests_of(self.history.program)
+
+
+def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed:
+    """Probe a server with random programs, until a law is broken, or as long as the plan says."""
+    client = servers.client
+    generator = Generator(
+        plan.seed,
+        longest=plan.longest,
+        max_tokens=plan.max_tokens,
+        has_salts=client.has_salts,
+        can_reset=client.reset_path is not None,
+    )
+    end = None if plan.minutes is None else time.monotonic() + 60 * plan.minutes
+    player = Player(client, servers.way, servers.other, tell)
+    head = _head(servers, plan)
+
+    def judged() -> Judgement:
+        return judge(History(head, tuple(player.steps)), without=plan.without)
+
+    failure = None
+    try:
+        if client.reset_path is not None:
+            client.reset()
+        player.play(generator.measure())
+        for operations in generator.rounds(plan.requests):
+            if (end is not None and time.monotonic() > end) or judged().violation is not None:
+                break
+            player.play(operations)
+    except (ServerFailed, NotServed) as error:
+        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
+            raise
+        failure = str(error)
+    return Probed(History(head, tuple(player.steps)), judged(), failure)
+
+
+def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell | None = None) -> Probed:
+    """Play the program of a history once more; its tolerance stays, if it has one of its own."""
+    player = Player(servers.client, servers.way, servers.other, tell)
+    head = _head(servers, plan, history.head)
+    failure = None
+    try:
+        if servers.client.reset_path is not None:
+            servers.client.reset()
+        player.play(history.program)
+    except (ServerFailed, NotServed) as error:
+        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
+            raise
+        failure = str(error)
+    again = History(head, tuple(player.steps))
+    return Probed(again, judge(again, without=plan.without), failure)
+
+
+def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None = None) -> None:
+    """Look for the smallest program that breaks the same law, and keep it in ``probed``."""
+    violation, client = probed.judgement.violation, servers.client
+    assert violation is not None
+    if servers.renew is None and client.reset_path is None and not client.has_salts:
+        probed.unshrunk = "this server cannot be emptied between tries; --start 'COMMAND' starts it again"
+        return
+
+    if servers.renew is None and violation.law == "V6":
+        probed.unshrunk = "what is held stays held until the server is started again, as --start does"
+        return
+
+    def play(program: Sequence[Operation]) -> Sequence[Step]:
+        now = client
+        if servers.renew is not None:
+            now = servers.renew()
+        elif client.reset_path is not None:
+            client.reset()
+        player = Player(now, servers.way, servers.other)
+        player.play(program)
+        return player.steps
+
+    head = probed.history.head
+    fixed = History(_with_tolerance(head, probed.judgement.tolerance), probed.history.steps)
+    shrinker = Shrinker(fixed, violation.law, play, seconds, tell)
+    try:
+        probed.smallest = shrinker.shrink(violation.step)
+    except (ServerFailed, NotServed) as error:
+        probed.smallest = shrinker.smallest
+        probed.unshrunk = f"shrinking ended early: {error}"
+    if probed.smallest is None and probed.unshrunk is None:
+        probed.unshrunk = "it did not show again when the same requests were made once more"
+    probed.tries = shrinker.tries
+
+
+def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head:
+    client = servers.client
+    tolerance = None if before is None else before.tolerance
+    if plan.tolerance is not None:
+        tolerance = Tolerance(judged=plan.tolerance, judged_company=plan.tolerance)
+    return Head(
+        server=client.server,
+        api=client.api,
+        cold=servers.way,
+        has_salts=client.has_salts,
+        is_clean=servers.is_fresh or client.has_salts or client.reset_path is not None,
+        seed=plan.seed if before is None else before.seed,
+        model=client.model,
+        floor=plan.floor,
+        tolerance=tolerance,
+    )
+
+
+def _with_tolerance(head: Head, tolerance: Tolerance) -> Head:
+    import msgspec
+
+    return msgspec.structs.replace(head, tolerance=tolerance)

@@ -1,0 +1,32 @@
+"""The prompts that a namespace has seen, and the longest prefix of another prompt among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_OPEN = "open"  # no token is this
+
+
+class SeenPrompts:
+    """A tree of token sequences; some go on by tokens that were not told."""
+
+    def __init__(self) -> None:
+        self._root: dict[Any, Any] = {}
+
+    def add(self, tokens: Sequence[int], untold: int = 0) -> None:
+        """Add a sequence, behind which up to ``untold`` tokens were computed that nobody told."""
+        node = self._root
+        for token in tokens:
+            node = node.setdefault(token, {})
+        node[_OPEN] = max(untold, node.get(_OPEN, 0))
+
+    def longest_prefix(self, tokens: Sequence[int]) -> int:
+        """Return the most tokens of a sequence that any sequence here may begin with."""
+        node, longest = self._root, 0
+        for at, token in enumerate(tokens):
+            if token not in node:
+                break
+            node = node[token]
+            longest = max(longest, at + 1 + int(node.get(_OPEN, 0)))
+        return min(longest, len(tokens))

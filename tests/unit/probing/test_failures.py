@@ -1,0 +1,164 @@
+"""Servers that cannot be probed or fail on the way: one line each; what was judged before is kept."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.typed import refused, typed
+
+Handle = Callable[[Any, int], None]
+"""Answers one completion, of which so many came before."""
+
+
+@contextmanager
+def stub(complete: Handle, models: tuple[int, str] | None = None) -> Iterator[str]:
+    """A server whose list of models is right, unless it is given, and whose completions are ``complete``."""
+    known = 200, json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]})
+
+    class Handler(BaseHTTPRequestHandler):
+        count = 0
+
+        def do_GET(self) -> None:
+            listed = models or known
+            reply(self, *(listed if self.path == "/v1/models" else (404, "")))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            if self.path != "/v1/completions":
+                reply(self, 404, "")
+                return
+            Handler.count += 1
+            complete(self, Handler.count - 1)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def reply(handler: Any, status: int, text: str, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(text)))
+    handler.end_headers()
+    handler.wfile.write(text.encode())
+
+
+def good(handler: Any, count: int) -> None:
+    """The same answer to everything, told with its token ids."""
+    choice = {
+        "text": "ab",
+        "token_ids": [97, 98],
+        "finish_reason": "length",
+        "logprobs": {"tokens": ["a", "b"], "top_logprobs": [{"a": -0.1, "c": -3.0}, {"b": -0.1, "c": -3.0}]},
+    }
+    usage = {"prompt_tokens_details": {"cached_tokens": 0}}
+    reply(handler, 200, json.dumps({"choices": [choice], "usage": usage}))
+
+
+def after_twelve(then: Handle) -> Handle:
+    return lambda handler, count: (good if count < 12 else then)(handler, count)
+
+
+def die(handler: Any, count: int) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "500")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [')
+
+
+FAILING: dict[str, tuple[Handle, str]] = {
+    "dies": (die, "the connection ended in the middle of the answer"),
+    "fails": (lambda it, _: reply(it, 500, "out of memory"), "answered 500: 'out of memory'"),
+    "html": (lambda it, _: reply(it, 200, "<html>hello</html>"), "which is no JSON"),
+    "nonsense": (lambda it, _: reply(it, 200, '{"choices": 7}'), "which is no answer of openai"),
+    "hangs": (lambda it, _: time.sleep(2), "no answer in time (--timeout)"),
+}
+
+
+@pytest.mark.parametrize(("handle", "words"), FAILING.values(), ids=FAILING)
+def test_what_was_judged_before_a_failure_is_kept(handle: Handle, words: str) -> None:
+    """Status 3, the failure in a line, and the tests of laws until then."""
+    with stub(after_twelve(handle)) as url:
+        result = typed("probe", url, "--timeout", "1", "--json", "--max-tokens", 2)
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"]) == (3, "unknown")
+    assert words in document["failure"]
+    assert "\n" not in document["failure"]
+    assert {law["id"]: law["tests"] for law in document["laws"]}["V4"] >= 9
+
+
+def test_a_failure_is_told_in_a_line_of_the_text() -> None:
+    """Below the verdict."""
+    with stub(after_twelve(FAILING["fails"][0])) as url:
+        result = typed("probe", url)
+    assert result.exit_code == 3
+    assert "ended     POST /v1/completions answered 500: 'out of memory'" in result.stdout
+
+
+def test_a_port_without_a_server_is_refused() -> None:
+    """Nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused("probe", f"http://127.0.0.1:{port}", words="nobody answers at this address")
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ((401, "who are you"), "answered 401: the server wants a key, so it is not ours to talk to"),
+        ((200, "<html></html>"), "which is no list of models"),
+        ((503, "loading"), "answered 503: 'loading'"),
+        ((404, ""), "neither /v1/models nor /props nor /get_model_info is there"),
+    ],
+)
+def test_what_is_no_server_to_probe_is_refused(models: tuple[int, str], words: str) -> None:
+    """Before anything is asked of it."""
+    with stub(good, models) as url:
+        refused("probe", url, words=words)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """Traffic goes to the named address alone."""
+
+    def redirect(handler: Any, count: int) -> None:
+        reply(handler, 307, "", Location="http://elsewhere.example/")
+
+    with stub(redirect) as url:
+        refused("probe", url, words="answered 307, to 'http://elsewhere.example/'; name that address")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "name the URL of one server, or --demo"),
+        (("ftp://here",), "is no address of a server; write http://HOST:PORT"),
+        (("http://127.0.0.1:1", "--demo"), "name the URL of one server, or --demo"),
+        (("--demo", "dense", "--start", "x"), "--start: --demo has its own server"),
+        (("http://127.0.0.1:1", "--judge", "x"), "--judge asks no server"),
+        (("http://127.0.0.1:1", "--without", "V9"), "'V9' is not one of V1"),
+        (("http://127.0.0.1:1", "--start", "'"), "No closing quotation"),
+        (("http://127.0.0.1:1", "--start", "no-such-program"), "--start cannot run 'no-such-program'"),
+    ],
+)
+def test_bad_input_is_refused(words: tuple[str, ...], told: str) -> None:
+    """One line, status 2."""
+    refused("probe", *words, words=told)
