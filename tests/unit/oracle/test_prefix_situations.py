@@ -77,6 +77,7 @@ def test_likenesses_of_values_are_noticed() -> None:
             (("a", "bc"), ("ab", "c")),
             (("", "b"), (None, "b")),
             ("a", "b"),
+            (("a", "b"), ("c", "d")),
         )
     ):
         told.put(number, extra_key=cached)

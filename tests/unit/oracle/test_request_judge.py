@@ -387,6 +387,7 @@ def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:
         (RunStep(()),),
         (RunStep((-1,)),),
         (Fault("forward", 0),),
+        (AddRequest((1, 2)), EndTransfer(1)),
     ],
 )
 def test_what_makes_no_sense_is_not_judged(operations: tuple[Operation, ...]) -> None:
@@ -399,6 +400,14 @@ def test_what_makes_no_sense_is_not_judged(operations: tuple[Operation, ...]) ->
         judge.judge(number, operation, outcome)
     with pytest.raises(ProgramError):
         judge.judge(9, last, Outcome(Done()))
+
+
+def test_a_transfer_that_is_not_claimed_is_not_judged() -> None:
+    """X9: a program asks for none where the adapter does not claim them."""
+    header = play().header
+    judge = make_judge(Header("x", header.kind, header.config, ("mamba",)))
+    with pytest.raises(ProgramError, match="transfers are not claimed"):
+        judge.judge(1, TransferRequest(1), Outcome(Done()))
 
 
 def test_misuse_has_no_meaning_where_it_is_not_refused() -> None:
