@@ -54,6 +54,15 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-leaking-batches": ("C2",),  # slots that are neither free nor anybody's
     "faulty-bare-hashes": ("C3",),
     "faulty-unheld-hits": ("E2", "E3"),  # a row has a block twice, or one that nobody holds
+    "faulty-transfer-frees-owned": ("A2",),
+    "faulty-late-transfers": ("A2",),
+    "faulty-evicted-transfers": ("C1",),
+    "faulty-stolen-transfers": ("C1",),
+    "faulty-kept-tails": ("E3",),
+    "faulty-twice-given-tails": ("E3",),
+    "faulty-lasting-states": ("C4",),
+    "faulty-long-tails": ("C1",),
+    "faulty-uncut-rows": ("E3",),
     "faulty-leaky-admissions": ("E3",),
     "faulty-shared-releases": ("E3",),
     "faulty-long-rows": ("E2",),

@@ -117,13 +117,23 @@ def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Alloc(page),
         ops.ReadHalves((Span(1, 0, page),)),
         ops.FreeSWA((Span(1, 0, page),)),
-        ops.BeginTransfer((Span(1, 0, page),)),
         ops.Free((Span(1, 0, page),)),
-        ops.EndTransfer(4),
+        *(_transfer_of(page) if _number(config, "pages", 1) > 1 else []),
         ops.Merge(),
         ops.BeginGroup(),
         ops.EndGroup(),
         ops.Clear(),
+    ]
+
+
+def _transfer_of(page: int) -> _Steps:
+    """Transfer the second of two pages: an allocator that begins with slot 0 has not handed out the first."""
+    both = (Span(5, 0, 2 * page),)
+    return [
+        ops.Alloc(2 * page),
+        ops.BeginTransfer((Span(5, page, 2 * page),)),
+        ops.EndTransfer(6),
+        ops.Free(both),
     ]
 
 
@@ -197,8 +207,8 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Truncate(1, len(prompt), 2),
         ops.Fault("forward", 99),
         ops.TransferRequest(1),
-        ops.Release(1),
         ops.EndTransfer(8),
+        ops.Release(1),
         ops.Reset(),
     ]
 

@@ -213,6 +213,7 @@ KEPT = {
         "at",
         "positions",
         "prev_prefix_len",
+        "next_token",
     ),
     # amounts, positions, and what has an order
     *("swa_evicted_seqlen", "priority", "nth", "clock", "layer"),
