@@ -81,6 +81,7 @@ class TestMatch:
     def test_values_share_nothing_that_agree_in_all_but_one_dimension(self, cache: Cache) -> None:
         """K2: none is dropped, joined, exchanged or taken for a missing one, and equal ones meet."""
         spaces = [
+            ("a",) * 5,
             *(tuple("x" if place == at else "a" for place in range(5)) for at in range(5)),
             *(
                 ("a", "bc"),

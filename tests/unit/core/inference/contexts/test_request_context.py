@@ -408,13 +408,14 @@ def test_blocks_of_a_request_under_transfer_outlive_it() -> None:
     context.step(compute)
     transfer = context.begin_transfer(req)
     context.release(req)
-    check_dynamic_context(context)
     allocator = context.kv_block_allocator
     assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 0)
+    assert allocator.block_ref_counts[:4].tolist() == [1] * 4
+    check_dynamic_context(context)
     assert not context.add_request(request(*range(100, 120)))
     context.end_transfer(transfer)
-    check_dynamic_context(context)
     assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 4)
+    check_dynamic_context(context)
     assert context.add_request(request(*range(100, 120)))
     with pytest.raises(OwnershipError, match=f"transfer {transfer} is not under way"):
         context.end_transfer(transfer)
