@@ -17,8 +17,8 @@ from pymllm.oracle.coverage import expected_goals
 
 SLOTS = ("token-slots", "swa-slots")
 ON_DEVICES = ("rows", "kv-buffers", "gdn-states", "blocks")
-SEEDS = (3, 2, 6, 1, 2, 1, 1, 1)
-"""For each configuration of blocks one from which a short run reaches everything."""
+SEEDS = {"token-slots": (1,), "swa-slots": (8,), "blocks": (8, 1, 3, 1, 1, 1, 1, 1)}
+"""By adapter, for all configurations or each, a seed whose short run reaches everything; 2 for others."""
 
 
 def machine_of(name: str, config: Config) -> type[ActingMachine]:
@@ -26,8 +26,13 @@ def machine_of(name: str, config: Config) -> type[ActingMachine]:
     return make_machine(load_machine(entry), name, dict(config))
 
 
+def seed_of(name: str, at: int) -> int:
+    seeds = SEEDS.get(name, (2,))
+    return seeds[at % len(seeds)]
+
+
 RUNS = [
-    (machine_of(name, config), SEEDS[at] if name == "blocks" else 1 if name in SLOTS else 2)
+    (machine_of(name, config), seed_of(name, at))
     for name in (*SLOTS, *ON_DEVICES, "hashes")
     for at, config in enumerate(load_adapter(find_adapter(name)).CONFIGURATIONS)
 ]
@@ -60,7 +65,7 @@ def test_nothing_is_found_by_hypothesis(machine: type[ActingMachine]) -> None:
 @pytest.mark.parametrize(("machine", "seed"), RUNS, ids=[machine.__name__ for machine, _ in RUNS])
 def test_a_seeded_run_finds_nothing_and_reaches_every_goal(machine: type[ActingMachine], seed: int) -> None:
     """A, P, K, H, C, E5 and X: silence about a coverage goal that never arose means nothing."""
-    assert_everything_met(drive(machine, seed, steps=900 if machine.ADAPTER in SLOTS else 1_000))
+    assert_everything_met(drive(machine, seed, steps=900 if machine.ADAPTER in SLOTS else 1_300))
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ class Sweep:
         return replace(operation, request=request.step)
 
 
-@pytest.mark.parametrize("seed", [9, 10])  # of programs that make each kind of call
+@pytest.mark.parametrize("seed", [10, 12])  # of programs that make each kind of call
 @pytest.mark.parametrize("policy", ["lru", "ref_zero"])
 def test_whichever_allocation_fails_what_was_asked_is_done_or_undone(policy: str, seed: int) -> None:
     """X2, X4, E1, E3: the n-th call of each kind, for every n; checks pass after each step, then all goes."""

@@ -407,8 +407,9 @@ def test_blocks_of_a_request_under_transfer_outlive_it() -> None:
     assert context.add_request(req)
     context.step(compute)
     transfer = context.begin_transfer(req)
-    context.release(req)
     allocator = context.kv_block_allocator
+    assert allocator.block_ref_counts[:4].tolist() == [2] * 4
+    context.release(req)
     assert (allocator.pool_avail, allocator.evictable_blocks) == (4, 0)
     assert allocator.block_ref_counts[:4].tolist() == [1] * 4
     check_dynamic_context(context)
