@@ -53,9 +53,13 @@ def test_every_line_of_a_history_keeps_to_the_schema(entry: MachineEntry) -> Non
     lines = 0
     for own in OWN:
         adapter = load_adapter(own)
-        config = dict(adapter.CONFIGURATIONS[-1])
-        claimed = make_adapter(own.name, config).capabilities
-        if entry not in machines_for(adapter.KIND, claimed):
+        driven = (
+            dict(config)
+            for config in reversed(adapter.CONFIGURATIONS)
+            if entry in machines_for(adapter.KIND, make_adapter(own.name, dict(config)).capabilities)
+        )
+        config = next(driven, None)
+        if config is None:
             continue
         history = drive(make_machine(machine, own.name, config), 1, 25).examiner.history
         for line in dump_history(history):
