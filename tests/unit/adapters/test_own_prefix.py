@@ -122,7 +122,7 @@ class TestFaults:
 def test_what_it_does_not_have_is_not_claimed() -> None:
     """It has neither nodes nor hashes, calls nobody back and refuses nothing."""
     chunk = Chunk("chunk", Chunk.CONFIGURATIONS[1])
-    assert chunk.capabilities == {"pool", "engine", "extra_key", "bigrams", "forms"}
+    assert chunk.capabilities == {"pool", "engine", *ops.DIMENSIONS, "bigrams", "forms"}
     chunk.apply(1, ops.Match(ops.Key((7,))))
     for step, operation in enumerate((ops.Inspect(), ops.Hash(1), ops.Fault("free")), 2):
         assert isinstance(chunk.apply(step, operation).result, out.Unsupported)

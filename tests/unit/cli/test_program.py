@@ -300,7 +300,7 @@ def test_verbs_are_listed_by_task() -> None:
     """Each once, under the heading of its task."""
     shown = CliRunner().invoke(main, ["--help"]).stdout
     headings = re.findall(r"^(\w+):$", shown, flags=re.MULTILINE)
-    assert headings == ["Options", "Start", "Search", "Replay", "Results", "Machine"]
+    assert headings == ["Options", "Start", "Search", "Replay", "Servers", "Results", "Machine"]
     listed = re.findall(r"^  ([a-z-]+)  ", shown.partition("Start:")[2], flags=re.MULTILINE)
     assert sorted(listed) == sorted(main.commands)
 

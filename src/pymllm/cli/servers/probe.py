@@ -98,9 +98,7 @@ _SHRINK_SECONDS = 120.0
     type=options.one_of([f"V{number}" for number in range(1, 8)]),
     help="A law that the server does not claim; may be repeated.",
 )
-@click.option(
-    "--timeout", type=options.Amount(0.1, 100_000), metavar="SECONDS", default=60.0, help="Of one answer."
-)
+@options.timeout
 @click.option(
     "--again", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Play this file."
 )
