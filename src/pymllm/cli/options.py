@@ -279,8 +279,8 @@ timeout = click.option(
     type=Amount(0, 1_000_000),
     metavar="SECONDS",
     default=30.0,
-    help="Longest time for one call of an adapter, or one answer of a server; what takes longer counts as hung. "
-    "0: no limit.",
+    help="Longest time for one call of an adapter, or one answer of a server; "
+    "what takes longer counts as hung. 0: no limit.",
 )
 
 
