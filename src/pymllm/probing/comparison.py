@@ -14,8 +14,8 @@ FACTOR = 20
 LARGEST = 0.3
 """Above this tolerance nothing is judged: wrong memory often moves a log-probability by less than that."""
 
-WARM_MOST = 0.2
-"""Most that differences of requests served from the cache add to the tolerance: a fault may be in them."""
+DOUBT_MOST = 0.2
+"""Largest difference that is left in doubt where most requests served from the cache differ."""
 
 _FEWEST_WARM = 4
 
@@ -127,11 +127,12 @@ def measure(steps: Iterable[Step], floor: float) -> Tolerance:
     spread = max(repeated, default=None)
     spread_beside = statistics.median(beside) if beside else None
     quartile = served[len(served) // 4] if len(served) >= _FEWEST_WARM else None
-    judged = max(floor, FACTOR * (spread or 0.0), min(FACTOR * (quartile or 0.0), WARM_MOST))
+    judged = max(floor, FACTOR * (spread or 0.0))
     return Tolerance(
         alone=spread,
         company=spread_beside,
         warm=quartile,
         judged=judged,
         judged_company=max(judged, FACTOR * (spread_beside or 0.0)),
+        doubtful=min(FACTOR * (quartile or 0.0), DOUBT_MOST),
     )

@@ -108,6 +108,7 @@ class _Judging:
     _has_others: bool = False
     _tells_cached: bool = False
     _was_served: bool = False
+    _doubted: float = 0.0  # largest difference that may be rounding or a fault
 
     def step(self, number: int, step: Step) -> None:
         """Ask the laws of one step, and follow it."""
@@ -196,6 +197,9 @@ class _Judging:
         self.left_out += found.left_out
         self.largest = max(self.largest, found.size)
         tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        if seen.answer.cached != 0 and tolerance < found.size <= self.tolerance.doubtful:
+            self._doubted = max(self._doubted, found.size)
+            return
         about = AnswerSeen(
             seen.request,
             seen.answer,
@@ -321,6 +325,12 @@ class _Judging:
                 f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
             )
             reasons["V2"] = told
+        if self._doubted:
+            reasons["V1"] = (
+                f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
+                f"by rounding, or by a fault; {way}"
+            )
+            self.tests["V1"] = 0
         if self._asked and not self._was_served:
             reasons.setdefault("V1", "no request was served from the cache; is prefix caching on?")
         untested = {law for law in LAWS if not self.tests[law]}

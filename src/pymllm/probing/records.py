@@ -136,7 +136,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of log-probabilities that count, and the spreads behind them; null: not measured.
 
     ``alone`` is the largest difference of the same cold request asked alone again, ``company`` that of cold
-    requests at once, ``warm`` the lower quartile of requests that were served from the cache.
+    requests at once, ``warm`` the lower quartile of requests that were served from the cache. Where such a
+    request differs by more than the tolerance, and by ``doubtful`` at most, it may be rounding: most differ.
     """
 
     alone: float | None = None
@@ -144,6 +145,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     warm: float | None = None
     judged: float
     judged_company: float
+    doubtful: float = 0.0
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,6 +141,20 @@ def test_a_spread_that_is_too_large_is_unknown() -> None:
     assert "alone it differs from itself by 0.1, too much" in judgement.reasons["V1"]
 
 
+def test_small_differences_of_most_warm_answers_are_in_doubt() -> None:
+    """Four hits of four are off by 0.02: by rounding or a fault, so V1 neither holds nor is violated."""
+    steps = [Step(operation=Ask(1, PROMPT, 1), answers=(answer(-1.0),))]
+    for id in range(2, 6):
+        steps.append(Step(operation=Ask(id, PROMPT, 1), answers=(answer(-1.02, cached=3),)))
+        steps.append(Step(operation=Cold((id,)), answers=(answer(-1.0),)))
+    judgement = judge(History(HEAD, tuple(steps)))
+    assert (judgement.violation, judgement.verdict_of("V1")) == (None, Verdict.UNKNOWN)
+    assert "most answers from the cache differ from cold ones, here by 0.02" in judgement.reasons["V1"]
+    steps.append(Step(operation=Ask(9, PROMPT, 1), answers=(answer(-1.5, cached=3),)))
+    steps.append(Step(operation=Cold((9,)), answers=(answer(-1.0),)))
+    assert judged(*steps)[0] == "V1", "a difference beyond the others is a violation all the same"
+
+
 def test_equal_seeds_are_equal_programs() -> None:
     """And bounded ones; what goes on with an answer names a request that has one."""
 
