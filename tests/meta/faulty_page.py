@@ -18,7 +18,6 @@ from pymllm.oracle.laws import find_law
 
 PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
 
-_SEEDS = range(4)
 
 _HEAD = """\
 # Wrong implementations
@@ -47,17 +46,23 @@ def _row(entry: AdapterEntry, found: Caught) -> str:
 
 
 def _measure(name: str) -> Caught:
-    """Search from each seed; the smallest program counts, and among equals the quickest search."""
-    return min((_search(name, seed) for seed in _SEEDS), key=lambda one: (one[1].operations, one[0]))[1]
+    """Search from four seeds, or until one finds it; of equal programs that of the quickest search counts."""
+    found: list[tuple[float, Caught]] = []
+    for seed in range(20):
+        found += filter(None, [_search(name, seed)])
+        if seed >= 3 and found:
+            return min(found, key=lambda one: (one[1].operations, one[0]))[1]
+    sys.exit(f"{name}: {class_of(name).BREAKS} is not broken from any of 20 seeds: name another law first")
 
 
-def _search(name: str, seed: int) -> tuple[float, Caught]:
+def _search(name: str, seed: int) -> tuple[float, Caught] | None:
+    """Return the seconds of a search and its result, or nothing where other laws alone are broken."""
     start = time.process_time()
     found = {finding.law: len(finding.history) for finding in look_for(name, seed).found}
     seconds = time.process_time() - start
     law = class_of(name).BREAKS
     also = sorted(found.keys() - {law})
-    return seconds, Caught(law, found.get(law, 999), also, seed)
+    return (seconds, Caught(law, found[law], also, seed)) if law in found else None
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-restless-snapshots": ("X3",),  # what is free is no longer in order
     "faulty-held-slots-lost": ("X5",),  # the old root still names its tree
     "faulty-leaves-only": ("R7",),
+    "faulty-idle-inserts": ("R8",),
     "faulty-short-holds": ("S5", "S6"),  # where the hold's window ends, and how often its nodes are locked
     "faulty-low-boundaries": ("S5",),
     "faulty-followed-holds": ("S5", "S6"),
@@ -146,6 +147,8 @@ def test_what_walks_see_goes_by_one_name() -> None:
         *("faulty-stale-index", "faulty-open-observer", "faulty-unsettled-errors", "faulty-leaking-batches"),
         *("faulty-counted-holds", "faulty-evictable-holds", "faulty-counted-resets"),
         *("faulty-first-tokens", "faulty-newer-slots"),
+        *("faulty-long-tails", "faulty-kept-tails", "faulty-lasting-states", "faulty-uncut-rows"),
+        *("faulty-twice-given-tails", "faulty-late-transfers"),
     }
     assert {law for laws in INSIDE.values() for law in laws} <= WALKED
 
