@@ -84,12 +84,14 @@ def serve_command(host: str, port: int, **sizes: object) -> None:
         import uvicorn
 
         from pymllm.serving.app import make_app
+        from pymllm.serving.background import answer_at_once
         from pymllm.serving.service import ServerConfig, Service
     with refusing():
         service = Service(ServerConfig(**sizes))  # type: ignore[arg-type]  # declared twice: here and there
     torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
     listener = _listen(host, port)
     with listener:
+        answer_at_once(listener)
         address, taken = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         say(f"serving {sizes['architecture']} at http://{shown}:{taken} (Ctrl-C ends it)")
