@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -27,7 +28,13 @@ def answer_at_once(listener: socket.socket) -> None:
 
 @contextmanager
 def serving(service: Service) -> Iterator[str]:
-    """Serve on a free port of 127.0.0.1, yield the address, and end the server."""
+    """Serve on a free port of 127.0.0.1, yield the address, and end the server.
+
+    Meanwhile asyncio does not warn of clients that leave in the middle of an answer: probes do on purpose.
+    """
+    logger = logging.getLogger("asyncio")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         answer_at_once(listener)
         settings = uvicorn.Config(
@@ -45,3 +52,4 @@ def serving(service: Service) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(_ENDING_SECONDS)
+            logger.setLevel(level)
