@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
 from pymllm.probing.judge import Judgement, judge
 from pymllm.probing.player import Player
-from pymllm.probing.programs import Generator, requests_of
+from pymllm.probing.probed import Probed
+from pymllm.probing.programs import Generator
 from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
 from pymllm.probing.shrinking import Shrinker
 
@@ -55,24 +56,6 @@ class Servers:
                 "that caches nothing, and name it with --against URL"
             )
         return self.client.ways[0]
-
-
-@dataclass(slots=True)
-class Probed:
-    """What came of a probe: the history with its judgement; what ended it early, if anything did."""
-
-    history: History
-    judgement: Judgement
-    failure: str | None = None
-    smallest: History | None = None
-    unshrunk: str | None = None
-    tries: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def requests(self) -> int:
-        """Requests that were made, without those asked again cold."""
-        return requests_of(self.history.program)
 
 
 def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed:

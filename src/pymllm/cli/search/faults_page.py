@@ -45,7 +45,8 @@ _SERVERS = """
 
 Each row is the server of `pymllm serve` with one fault put into it, probed as `pymllm probe` does.
 *Requests* counts those that were made by then, without those asked again cold, the median of all seeds;
-*program* has the steps of the smallest program found. `pymllm faults probe --full --page docs/faults.md` measures them again.
+*program* has the steps of the smallest program found.
+`pymllm faults probe --full --page docs/faults.md` measures these rows again.
 
 """
 _BUGS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
@@ -23,8 +23,9 @@ from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
+    from pymllm.probing.probed import Probed
     from pymllm.probing.records import History
-    from pymllm.probing.search import Probed, ProbePlan, Servers
+    from pymllm.probing.search import ProbePlan, Servers
 
 _HELP = """\
 Judge a running server: a request is answered with a warm cache as with a cold one.
@@ -144,7 +145,11 @@ def probe_command(
     """Probe one server."""
     form = "json" if as_json else form
     if judged is not None:
-        return _judge_file(judged, url, form, asked)
+        if url is not None:
+            raise click.UsageError(
+                "--judge asks no server; leave the URL out, or use --again to play the file."
+            )
+        return judge_file(judged, form, asked["without"])
     if (url is None) == (demo is None):
         raise click.UsageError("name the URL of one server, or --demo for one of our own.")
     if demo is not None:
@@ -179,20 +184,18 @@ def probe_command(
     return tell(document, make_text, form == "json")
 
 
-def _judge_file(file: Path, url: str | None, form: str, asked: dict[str, Any]) -> int:
-    """Judge a file without any server."""
-    if url is not None:
-        raise click.UsageError("--judge asks no server; leave the URL out, or use --again to play the file.")
-    _refuse_without_packages(None)
+def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
+    """Judge the answers in a file, without any server, and tell the result; return the exit status."""
     from pymllm.probing.judge import judge
+    from pymllm.probing.probed import Probed
     from pymllm.probing.records import read_history
-    from pymllm.probing.search import Probed
 
     with options.refusing_unreadable():
         history = read_history(file)
     begun = time.monotonic()
-    done = Probed(history, judge(history, without=asked["without"]))
+    done = Probed(history, judge(history, without=without))
     if form == "curl":
+        _refuse_without_packages(None)
         say(_script(history, "http://127.0.0.1:8000"))
         return 0
     document = _document(done, None, time.monotonic() - begun, str(file), None)
