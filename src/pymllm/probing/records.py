@@ -265,4 +265,5 @@ def _decoded(path: Path, number: int, line: str, kind: type[_S]) -> _S:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(str(path), number, f"no {kind.__name__.lower()} of a probe: {error}") from error
+        why = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise TraceError(str(path), number, f"no {kind.__name__.lower()} of a probe: {why}") from error
