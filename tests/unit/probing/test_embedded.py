@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,11 @@ from pymllm.probing import player
 from pymllm.probing.clients import connect, make_http
 from pymllm.probing.judge import judge
 from pymllm.probing.laws import LAWS
-from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step
+from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step, write_history
 from pymllm.probing.search import ProbePlan, Servers, play_again, probe, shrink
 from pymllm.serving.background import serving
 from pymllm.serving.service import ServerConfig, Service
+from tests.unit.cli.typed import typed
 
 PLAN = ProbePlan(requests=20, longest=96, max_tokens=2)
 
@@ -83,3 +86,19 @@ def test_what_a_reset_leaves_behind_is_found() -> None:
     assert wrong.violation is not None
     found = wrong.violation
     assert (found.law, found.expected, found.observed) == ("V3", "at most 0", "48")
+
+
+def test_the_requests_of_a_file_are_made_again(tmp_path: Path) -> None:
+    """By rerun, of a right server: nothing is broken, whatever the file's answers were."""
+    prompt = tuple(range(32, 96))
+    operations = (Ask(1, prompt, 1), Ask(2, prompt, 1), Cold((2,)))
+    head = Head(server="pymllm", api="openai", cold="salt", has_salts=True, is_clean=True)
+    with serving(Service(ServerConfig())) as url, make_http(url, 60) as http:
+        program = History(head, tuple(Step(operation=it) for it in operations))
+        write_history(
+            play_again(Servers(connect(http, "auto")), program, PLAN).history, tmp_path / "it.jsonl"
+        )
+        result = typed("rerun", tmp_path / "it.jsonl", "--url", url, "--json")
+    document = json.loads(result.stdout)
+    assert (document["requests"], document["violation"]) == (2, None)
+    assert {law["id"]: law["tests"] for law in document["laws"]}["V1"] == 1
