@@ -11,12 +11,14 @@ from xml.etree import ElementTree
 
 from pymllm.documents.campaigns import SoakDocument, SoakedAdapter
 from pymllm.documents.faults import FaultsDocument
+from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.searches import AdapterRow, LawRow, ViolationRow
 from pymllm.errors import InvariantViolation
 from pymllm.instrument.openmetrics import Family, Sample, make_text
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import SECONDS, show
+from pymllm.report.sections.probes import name_of, newest_probes
 from pymllm.report.sections.searches import newest_searches
 from pymllm.report.sections.vectors import newest_vectors
 from pymllm.report.trends import Trend, find_trends
@@ -224,10 +226,12 @@ _OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def make_junit(runs: Sequence[Run]) -> str:
-    """Write verdicts as JUnit XML: a suite for each implementation searched or soaked, and for faults."""
+    """Write verdicts as JUnit XML: a suite for each implementation searched or soaked, server, and faults."""
     root = ElementTree.Element("testsuites", name="pymllm report")
     for it in newest_searches(runs):
         add_search(root, it.adapter)
+    for probe in newest_probes(runs):
+        add_suite(root, f"probe {name_of(probe)}", probe.seconds, list(_probe_cases(probe)))
     for document in (document for run in runs for document in run.documents):
         if isinstance(document, FaultsDocument):
             add_suite(root, "faults", document.seconds, list(_fault_cases(document)))
@@ -265,6 +269,20 @@ def _fault_cases(document: FaultsDocument) -> Iterator[ElementTree.Element]:
         name = f"{fault.id} {fault.title}"
         why = "; ".join(fault.problems) or f"no law of {', '.join(fault.laws)} caught it"
         yield make_case("faults", name) if fault.caught else make_case("faults", name, "failure", why)
+
+
+def _probe_cases(document: ProbeDocument) -> Iterator[ElementTree.Element]:
+    suite, found = f"probe {name_of(document)}", document.violation
+    for law in document.laws:
+        said: tuple[str, ...] = ()
+        if found is not None and law.id == found.law:
+            message = f"{found.message}; expected {found.expected}, observed {found.observed}"
+            said = ("failure", message, "\n".join([message, "", *document.program]))
+        elif law.verdict is Verdict.UNKNOWN:
+            said = ("error", document.failure or law.reason or "")
+        elif law.verdict is Verdict.NOT_CLAIMED:
+            said = ("skipped", law.reason or "")
+        yield make_case(suite, f"{law.id} {law.sentence}", *said)
 
 
 def _soak_cases(adapter: SoakedAdapter) -> Iterator[ElementTree.Element]:

@@ -14,6 +14,7 @@ from pymllm.report.blocks import BAD, GOOD, UNKNOWN
 from pymllm.report.changes import find_since, is_fixed, newest_changes
 from pymllm.report.loading import Run, newest_document
 from pymllm.report.quantities import count_of, show
+from pymllm.report.sections.probes import name_of, newest_probes
 from pymllm.report.sections.searches import Searched, commands_again, newest_searches
 from pymllm.text_file import cut, escaped
 
@@ -29,8 +30,13 @@ def make_summary(runs: Sequence[Run]) -> str:
     searches = newest_searches(runs)
     words, tone = headline(runs)
     sign = {GOOD: "✅ ", BAD: "❌ ", UNKNOWN: "⚠️ "}.get(tone or "", "")
-    parts = [f"## {sign}pymllm: {words}", *_violations(runs, searches), *_fixed(runs), *_unknown(searches)]
-    parts += [*_implementations(searches), *_faults(runs), *_soaks(runs), *_changes(runs)]
+    parts = [
+        f"## {sign}pymllm: {words}",
+        *_violations(runs, searches),
+        *_fixed(runs),
+        *_unknown(runs, searches),
+    ]
+    parts += [*_implementations(searches), *_servers(runs), *_faults(runs), *_soaks(runs), *_changes(runs)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,6 +45,9 @@ def headline(runs: Sequence[Run]) -> tuple[str, str | None]:
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
+    for probe in newest_probes(runs):
+        counts.update(law.verdict for law in probe.laws)
+        counts[Verdict.UNKNOWN] += probe.failure is not None
     faults, soak = newest_document(runs, FaultsDocument), newest_document(runs, SoakDocument)
     failed = sum(len(it.failures) for it in soak.adapters) if soak else 0
     bad = [
@@ -79,6 +88,19 @@ def _violations(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[s
         for who in searches
         for it in who.adapter.violations
     ]
+    rows += [
+        (
+            _word(it.law),
+            _code(name_of(probe)),
+            _code(it.message),
+            _code(it.expected),
+            _code(it.observed),
+            "",
+            _code(probe.again),
+        )
+        for probe in newest_probes(runs)
+        if (it := probe.violation) is not None
+    ]
     head = ("law", "implementation", "looked at", "expected", "observed", "first seen", "again")
     yield from _table("Violations", head, rows)
 
@@ -93,8 +115,12 @@ def _fixed(runs: Sequence[Run]) -> Iterator[str]:
     yield from _table("Fixed", ("law", "implementation", "violated in", "holds in"), rows)
 
 
-def _unknown(searches: Sequence[Searched]) -> Iterator[str]:
+def _unknown(runs: Sequence[Run], searches: Sequence[Searched]) -> Iterator[str]:
     rows = [(_code(it.name), _code("; ".join(why))) for it in searches if (why := it.why_unknown())]
+    for probe in newest_probes(runs):
+        why = [f"{it.id}: {it.reason}" for it in probe.laws if it.verdict is Verdict.UNKNOWN]
+        if told := "; ".join(filter(None, [probe.failure, *why])):
+            rows.append((_code(name_of(probe)), _code(told)))
     yield from _table("Unknown", ("implementation", "why"), rows)
 
 
@@ -110,6 +136,22 @@ def _implementations(searches: Sequence[Searched]) -> Iterator[str]:
     rows.sort(key=lambda row: (row[1] == "0", row[2] == "0"))
     head = ("implementation", *(it.value for it in _VERDICTS), "tests", "searched with")
     yield from _table("Laws by implementation", head, rows)
+
+
+def _servers(runs: Sequence[Run]) -> Iterator[str]:
+    rows = [
+        (
+            _code(name_of(it)),
+            it.verdict.value,
+            f"{it.requests:,}",
+            f"{it.places:,}",
+            _word(f"{it.largest:.2g}"),
+            _word(f"{it.tolerance.judged:.2g}"),
+        )
+        for it in newest_probes(runs)
+    ]
+    head = ("server", "verdict", "requests", "tokens compared", "largest difference", "counts from")
+    yield from _table("Servers", head, rows)
 
 
 def _faults(runs: Sequence[Run]) -> Iterator[str]:

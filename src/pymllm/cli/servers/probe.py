@@ -9,20 +9,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.servers.serve import why_no_servers
-from pymllm.cli.store import save_text
+from pymllm.cli.store import keep_run, save_text
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.documents.probes import ProbedLaw, ProbeDocument, ProbeTolerance, ProbeViolation
+from pymllm.documents.probes import (
+    ProbeDifference,
+    ProbedLaw,
+    ProbeDocument,
+    ProbeTolerance,
+    ProbeViolation,
+)
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
+    from pymllm.probing.judge import Judgement
     from pymllm.probing.probed import Probed
     from pymllm.probing.records import History
     from pymllm.probing.search import ProbePlan, Servers
@@ -126,6 +133,7 @@ _SHRINK_SECONDS = 120.0
     help="Form of the result; curl: the program as a script of a shell.",
 )
 @options.json
+@options.store
 @options.progress
 def probe_command(
     url: str | None,
@@ -139,12 +147,14 @@ def probe_command(
     output: Path,
     form: str,
     as_json: bool,
+    store: Path | None,
     progress: str,
     **asked: Any,
 ) -> int:
     """Probe one server."""
     form = "json" if as_json else form
     if judged is not None:
+        options.refuse_typed(("store",), "--judge measures nothing")
         if url is not None:
             raise click.UsageError(
                 "--judge asks no server; leave the URL out, or use --again to play the file."
@@ -177,6 +187,7 @@ def probe_command(
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
     document = _document(done, address, seconds, file, demo)
+    keep_run(store, document)
     if form == "curl":
         say(script)
         complain(_verdict_line(document))
@@ -354,9 +365,22 @@ def _document(
         unshrunk=done.unshrunk,
         failure=done.failure,
         notes=tuple(_notes(done)),
+        differences=tuple(_differences(judgement)),
         output=file,
         again=again,
     )
+
+
+_MOST_DIFFERENCES = 10_000
+
+
+def _differences(judgement: Judgement) -> Iterator[ProbeDifference]:
+    for it in judgement.differences[:_MOST_DIFFERENCES]:
+        kind: Literal["warm", "computed", "cold"] = "computed" if it.cached == 0 else "warm"
+        if it.is_cold:
+            kind = "cold"
+        size = float(f"{it.size:.4g}")
+        yield ProbeDifference(it.request, kind, it.beside, it.cached, it.place, size, it.tolerance)
 
 
 def _notes(done: Probed) -> Iterator[str]:
