@@ -362,7 +362,7 @@ class _Judging:
                 f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
             )
             reasons["V2"] = told
-        if self._doubted:
+        if self._doubted and (self.violation is None or self.violation.law != "V1"):
             reasons["V1"] = (
                 f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
                 f"by rounding, or by a fault; {way}"

@@ -156,7 +156,12 @@ def test_small_differences_of_most_warm_answers_are_in_doubt() -> None:
     assert "most answers from the cache differ from cold ones, here by 0.02" in judgement.reasons["V1"]
     steps.append(Step(operation=Ask(9, PROMPT, 1), answers=(answer(-1.5, cached=3),)))
     steps.append(Step(operation=Cold((9,)), answers=(answer(-1.0),)))
-    assert judged(*steps)[0] == "V1", "a difference beyond the others is a violation all the same"
+    judgement = judge(History(HEAD, tuple(steps)))
+    assert judgement.verdict_of("V1") is Verdict.VIOLATED, (
+        "a difference beyond the others is one all the same"
+    )
+    assert (judgement.tests["V1"], judgement.reasons.get("V1")) == (1, None)
+    assert [it.size for it in judgement.differences] == pytest.approx([0.02] * 4 + [0.5])
 
 
 def test_equal_seeds_are_equal_programs() -> None:

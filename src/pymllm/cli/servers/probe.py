@@ -53,7 +53,6 @@ Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law was
 failed.
 """
 _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
-_SHRINK_SECONDS = 120.0
 
 
 @click.command("probe", short_help="Judge a running server by warm and cold answers.", help=_HELP)
@@ -85,6 +84,12 @@ _SHRINK_SECONDS = 120.0
     help="Most requests, each of which is asked again cold.",
 )
 @click.option("--minutes", type=options.Amount(0.01, 100_000), help="Longest time, without the shrinking.")
+@click.option(
+    "--shrink-seconds",
+    type=options.Amount(0, 1_000_000),
+    default=120.0,
+    help="Longest time to look for the smallest program; 0: none is looked for.",
+)
 @click.option("--seed", type=options.SEED, default=0, help="Of the requests.")
 @click.option("--longest", type=options.whole(32, 100_000), default=160, help="Most tokens of a prompt.")
 @click.option(
@@ -142,6 +147,7 @@ def probe_command(
     against: str | None,
     start: str | None,
     timeout: float,
+    shrink_seconds: float,
     again: Path | None,
     judged: Path | None,
     output: Path,
@@ -180,9 +186,9 @@ def probe_command(
         servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
-        if done.judgement.violation is not None:
+        if done.judgement.violation is not None and shrink_seconds:
             with progress_bar(progress, "shrink", None, "tries") as bar:
-                shrink(servers, done, _SHRINK_SECONDS, bar)
+                shrink(servers, done, shrink_seconds, bar)
         seconds = time.monotonic() - begun
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
