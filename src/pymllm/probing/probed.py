@@ -16,6 +16,7 @@ class Probed:
     history: History
     judgement: Judgement
     failure: str | None = None
+    interruption: KeyboardInterrupt | None = None
     smallest: History | None = None
     unshrunk: str | None = None
     tries: int = 0

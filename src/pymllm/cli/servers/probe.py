@@ -186,7 +186,7 @@ def probe_command(
         servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
-        if done.judgement.violation is not None and shrink_seconds:
+        if done.judgement.violation is not None and shrink_seconds and done.interruption is None:
             with progress_bar(progress, "shrink", None, "tries") as bar:
                 shrink(servers, done, shrink_seconds, bar)
         seconds = time.monotonic() - begun
@@ -194,11 +194,11 @@ def probe_command(
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
     document = _document(done, address, seconds, file, demo)
     keep_run(store, document)
-    if form == "curl":
+    if form == "curl" and done.interruption is None:
         say(script)
         complain(_verdict_line(document))
         return document.exit_status
-    return tell(document, make_text, form == "json")
+    return tell(document, make_text, form == "json", done.interruption)
 
 
 def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
