@@ -98,6 +98,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Judges servers by what they answer; shares with the embedded one nothing.
     "probing": ({"errors", "text_file", "oracle"}, {"httpx", "msgspec"}),
+    # Judges streams of events by themselves.
+    "watching": ({"errors", "text_file", "oracle"}, {"msgspec", "zmq"}),
     "replay": (
         {
             *(
@@ -124,7 +126,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             *("errors", "signals", "text_file", "torch_extra", "workloads", "traces", "history", "oracle"),
             *("adapters", "instrument", "work", "documents", "machines", "search", "soak", "faults"),
-            *("vectors", "replay", "report", "serving", "probing"),
+            *("vectors", "replay", "report", "serving", "probing", "watching"),
         },
         {"msgspec", "click", "rich", "httpx", "torch", "uvicorn"},
     ),

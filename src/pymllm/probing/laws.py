@@ -7,11 +7,10 @@ them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymllm.oracle.laws.law import Broken, Found, demand
+from pymllm.oracle.laws.law import Broken, Found, TextLaw, demand
 from pymllm.probing.comparison import LARGEST, Compared
 from pymllm.probing.records import Answer, Figures, Way
 
@@ -60,21 +59,7 @@ class FiguresSeen:
     generated: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLaw:
-    """One law of servers: its id, which never changes its meaning, and its text."""
-
-    id: str
-    text: str
-
-    @property
-    def sentence(self) -> str:
-        """The first line of the text, as tables have it."""
-        line = self.text.partition("\n")[0].removesuffix(".")
-        return line[0].lower() + line[1:]
-
-
-LAWS: dict[str, ServerLaw] = {}
+LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
 Check = Callable[..., Found]
@@ -82,7 +67,7 @@ Check = Callable[..., Found]
 
 def _law(check: Check) -> Check:
     id = check.__name__.upper()
-    LAWS[id] = ServerLaw(id, inspect.cleandoc(check.__doc__ or ""))
+    LAWS[id] = TextLaw.of(id, check)
     return check
 
 

@@ -23,6 +23,7 @@ from pymllm.documents.faults import FaultsDocument, VectorsDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
@@ -159,6 +160,7 @@ _SHOWN = (
     CurveDocument,
     DoctorDocument,
     VectorsDocument,
+    WatchDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
     **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},

@@ -13,6 +13,7 @@ from pymllm.documents.faults import FaultsDocument, VectorsDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import DiffDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import Document
 from pymllm.report.blocks import PAGE, TERMINAL, Part, Section, Table, Tile, seen_on
 from pymllm.report.loading import LoadedRuns, Run
@@ -31,12 +32,14 @@ from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section, tell_searches
 from pymllm.report.sections.soaking import make_campaign_section
+from pymllm.report.sections.streams import make_streams_section, tell_streams
 from pymllm.report.sections.vectors import make_vectors_section, tell_vectors
 from pymllm.report.sections.verification import make_compare_section, make_verify_section
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
     "vectors": make_vectors_section,
+    "streams": make_streams_section,
     "releases": make_releases_section,
     "changes": make_changes_section,
     "faults": make_faults_section,
@@ -62,6 +65,7 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
     ReplayDocument: ("hit-rate", make_hit_rate_section),
     SoakDocument: ("soak", make_campaign_section),
     VectorsDocument: ("vectors", make_vectors_section),
+    WatchDocument: ("streams", make_streams_section),
 }
 """What a terminal shows of each document, and the section whose words explain it."""
 
@@ -71,6 +75,7 @@ _OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
     tell_soaks,
     tell_faults,
     tell_vectors,
+    tell_streams,
 )
 """The outcomes of results by kind, for summaries, test reports and metrics, in the order of a summary."""
 
