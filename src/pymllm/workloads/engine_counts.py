@@ -1,7 +1,7 @@
 """The counts of a run, made a second time: from what happens to each request (law E6).
 
-The counters of a run (`pymllm.workloads.engine_report.EngineTally`) go up where the work is done, chunk by chunk
-and request by request. Here the same numbers follow from where each admission began and ended.
+The counters of a run (`pymllm.workloads.engine_report.EngineTally`) go up where the work is done, chunk by
+chunk and request by request. Here the same numbers follow from where each admission began and ended.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class CountedRun:
         hit = self._hits.pop(live.place, None)
         if hit is None:
             return
-        end = min(max(hit, live.length), live.prompt_length)  # one that has computed nothing may have no length
+        # A request that has computed nothing may have no length yet.
+        end = min(max(hit, live.length), live.prompt_length)
         computed = end - hit
         self._sums["computed_tokens"] += computed
         if live.place in self._readmitted:

@@ -270,7 +270,7 @@ class Watch(ABC, Generic[Watched]):
         """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
 
     def check_counts(self, tally: EngineTally) -> None:
-        """Compare the counters of a run with what was noticed of its requests, now that none lives (law E6)."""
+        """Compare the counters of a run with what was noticed of its requests, now at rest (law E6)."""
         self.tested["E6"] += self._counted.check(tally)
 
     def _check_forward(self) -> None:

@@ -65,7 +65,7 @@ def test_what_an_abort_leaves_uncomputed_is_told(
     assert (report.prompt_tokens, report.computed_tokens, report.uncomputed_tokens) == (20, 8, 12)
 
 
-# -- each counter ---------------------------------------------------------------------------------------------
+# -- each counter --------------------------------------------------------------------------------------------
 
 
 def make_live(hit: int = 4, ceiling: int = 8) -> LiveRequest:
@@ -118,7 +118,7 @@ def test_each_counter_that_differs_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("hit", [9, -1])
 def test_a_hit_that_no_cache_can_serve_is_noticed(hit: int) -> None:
-    """E6: at the end, since whoever reads there breaks another law before; the first such request is named."""
+    """E6: at the end, since what is read there breaks another law before; the first request is named."""
     counted = CountedRun()
     counted.admit(make_live(hit))
     counted.admit(LiveRequest(Request(8, 0.0, 10, 3, (5,), 10), place=2, ceiling_tokens=-1))
