@@ -187,7 +187,7 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
     ceilings: tuple[CeilingRow, ...] = ()
 
     def judged(self) -> ReplayDocument:
-        """Return it without the runs that contradict themselves, and with the first of them as broken (E6)."""
+        """Leave out runs that contradict themselves, and tell the first of them as a violation (law E6)."""
         found = [(run, self._find_contradiction(run)) for run in self.runs]
         broken = next(((run, wrong) for run, wrong in found if wrong is not None), None)
         if broken is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from pymllm.oracle.laws.law import Broken, Found, same
+from pymllm.oracle.laws.law import Broken, Found, demand, same
 
 Counts = Mapping[str, int | float | None]
 """Counters of a run by the names that law E6 gives them; ``None``, or missing, is what is not told."""
@@ -29,9 +29,7 @@ def _number(run: Counts, name: str) -> int | float:
 
 
 def _bounded(what: str, low: float, number: float, high: float) -> Found:
-    if low <= number <= high:
-        return True
-    return Broken(what, f"{low} to {high}", number)
+    return demand(low <= number <= high, what, f"{low} to {high}", number)
 
 
 def _of_requests(run: Counts, requests: int | None) -> Iterator[Found]:
@@ -47,12 +45,12 @@ def _of_hits(run: Counts) -> Iterator[Found]:
     hit_rate, ceiling_rate = _number(run, "token_hit_rate"), _number(run, "ceiling_hit_rate")
     yield _bounded("hit_tokens", 0, hits, ceiling)
     yield _bounded("ceiling_tokens", 0, ceiling, prompts)
-    yield _bounded("token_hit_rate", 0, hit_rate, ceiling_rate + _CLOSE)
+    yield _bounded("token_hit_rate", 0, hit_rate, ceiling_rate)
     yield _bounded("ceiling_hit_rate", 0, ceiling_rate, 1)
-    if ceiling:  # earlier versions told rates alone
+    if ceiling and run.get("token_hit_rate") is not None:  # earlier versions told rates alone
         for name, rate, tokens in (("token", hit_rate, hits), ("ceiling", ceiling_rate, ceiling)):
             share = tokens / prompts
-            yield _bounded(f"{name}_hit_rate", share - _CLOSE, rate, share + _CLOSE)
+            yield demand(abs(rate - share) < _CLOSE, f"{name}_hit_rate", share, rate)
 
 
 def _of_computed(run: Counts) -> Iterator[Found]:

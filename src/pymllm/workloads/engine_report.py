@@ -65,8 +65,8 @@ class EngineReport:
     - ``computed_tokens``: Tokens whose KV was computed in prefill, again after each retraction.
     - ``recomputed_tokens``: Those of them that were computed after a retraction.
     - ``uncomputed_tokens``: Prompt tokens that requests left uncomputed which were aborted or retracted in
-      the prefill of their first admission. So, once every request has ended, ``prompt_tokens`` are ``hit_tokens`` +
-      ``computed_tokens`` - ``recomputed_tokens`` + ``uncomputed_tokens`` (law E6).
+      the prefill of their first admission. So, once every request has ended, ``prompt_tokens`` are
+      ``hit_tokens`` + ``computed_tokens`` - ``recomputed_tokens`` + ``uncomputed_tokens`` (law E6).
     - ``output_tokens``: Tokens produced.
     - ``evict_calls``, ``evicted_tokens``, ``evicted_swa_tokens``: Calls of ``evict``, and what they gave
       back, full slots and SWA halves.

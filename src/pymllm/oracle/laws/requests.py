@@ -392,7 +392,7 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
 
     `prompt_tokens` = `hit_tokens` + (`computed_tokens` - `recomputed_tokens`) + `uncomputed_tokens`
 
-    The last two are 0 where nobody was retracted or aborted.
+    `recomputed_tokens` and `uncomputed_tokens` are 0 where nobody was retracted or aborted.
 
     **Where it is checked.** The engine compares its counters with sums of its own, made of how each admission
     began and ended, whenever all is quiet. A document of `pymllm replay` is judged by these lines alone:
@@ -402,8 +402,8 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
     Why
     ---
     A wrong counter crashes nothing, and whoever plans memory believes it. Where preempted requests counted
-    as hits of their own blocks, a benchmark of random prompts told a hit rate of 30 % instead of 0.2 %; one
-    token less than nothing made a server's metrics raise.
+    as hits of their own blocks, a benchmark of random prompts told a hit rate of 30 % instead of 0.2 %; a hit
+    of -1 tokens stopped a server in its metrics.
 
     Choices
     -------
