@@ -141,7 +141,7 @@ def _linked(fault: Fault) -> str:
 
 def run_of_law(law: Law) -> dict[str, Any]:
     """Read the run of a law of whole runs: sizes, requests, and what keeps and what breaks the law."""
-    run: dict[str, Any] = json.loads((FOLDER / "programs" / f"{law.id}.json").read_text(encoding="utf-8"))
+    run: dict[str, Any] = json.loads((FOLDER / "runs" / f"{law.id}.json").read_text(encoding="utf-8"))
     return run
 
 
@@ -176,7 +176,7 @@ def _run(law: Law) -> str:
     assert wrong is not None
     lines.append(f"{law.id}: {wrong.what}: expected {wrong.expected}, observed {wrong.observed}")
     return (
-        f"*A run* ([{law.id}.json](programs/{law.id}.json)); what breaks the law is counted with "
+        f"*A run* ([{law.id}.json](runs/{law.id}.json)); what breaks the law is counted with "
         f"[{run['fault']}](../faults.md#{run['fault'].lower()}).\n\n```text\n" + "\n".join(lines) + "\n```"
     )
 
