@@ -17,6 +17,7 @@ WORDS = (
     "mutated",
     "caught",
     "faults",
+    "faults-of-servers",
     "mutation",
     "docs",
     "stress",

@@ -34,6 +34,11 @@ from pymllm.history.operations import (
 from pymllm.machines.examiner import Examiner
 from pymllm.machines.registry import DEV
 from pymllm.machines.smoke import make_sample
+from pymllm.probing.programs import Generator
+from pymllm.probing.records import Answer, Cold, Head, Place, asks_of
+from pymllm.probing.records import History as ProbeHistory
+from pymllm.probing.records import Step as ProbeStep
+from pymllm.probing.records import dump_history as dump_probe
 from pymllm.report.store import write_run
 from pymllm.search.kept_searches import keep_searches
 from pymllm.search.runner import verify
@@ -107,6 +112,7 @@ def make_cases(folder: Path) -> list[Case]:
             (130,),
             4,
         ),
+        Case("judge of a probe", [_probed()], "it.jsonl", ("judge", "it.jsonl"), judged, 4),
         Case(
             "rerun --command",
             [rerun],
@@ -246,6 +252,21 @@ def _cases_of_traces() -> Iterator[Case]:
         ("trace synthesize", small, ("trace", "synthesize", *write, "--requests", "20"), 2),
     ):
         yield Case(verb, files, "it.jsonl", words, (0,), weight)
+
+
+def _probed() -> bytes:
+    """Return a file of a probe: a measurement and a round of a program, answered from nowhere."""
+    place = Place(7, ((7, -0.5), (8, -2.0)))
+    steps, prompts = list[ProbeStep](), dict[int, tuple[int, ...]]()
+    made = Generator(1, longest=40, max_tokens=2, has_salts=True, can_reset=True)
+    for operation in (*made.measure(), *made.round(12)):
+        for ask in asks_of(operation):
+            prompts[ask.id] = (*prompts.get(ask.after or 0, ()), *ask.tokens)
+        asked = operation.of if isinstance(operation, Cold) else [ask.id for ask in asks_of(operation)]
+        answers = tuple(Answer(prompt=prompts[id], places=(place, place), cached=0) for id in asked)
+        steps.append(ProbeStep(operation=operation, answers=answers))
+    head = Head(server="pymllm", api="openai", cold="salt", has_salts=True, is_clean=True)
+    return dump_probe(ProbeHistory(head, tuple(steps))).encode()
 
 
 def _play_samples() -> Iterator[History]:

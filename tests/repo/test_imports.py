@@ -82,9 +82,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"msgspec", "psutil"},
     ),
-    # What is made wrong is named by its import path. A campaign looks for it, too.
+    # What is made wrong is named by its import path. A campaign looks for it, too, and a probe of a server.
     "faults": (
-        {"errors", "history", "oracle", "adapters", "documents", "machines", "search", "soak", "work"},
+        {
+            *("errors", "history", "oracle", "adapters", "documents", "machines", "search", "soak", "work"),
+            *("probing", "serving"),
+        },
         {"msgspec"},
     ),
     "vectors": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pymllm.instrument.documents import Document, Row
 from pymllm.oracle.verdicts import Verdict
 
@@ -29,6 +31,23 @@ class ProbeTolerance(Row, frozen=True):
     warm: float | None
 
 
+class ProbeDifference(Row, frozen=True):
+    """The largest difference of one answer from the same request cold and alone.
+
+    ``kind`` is "warm" if some of the prompt was served from the cache, or nobody tells; "computed" if nothing
+    was; "cold" if the answer was asked cold, too. ``token`` is its place in the answer, counted from 1, and
+    ``beside`` counts the requests at the same time.
+    """
+
+    request: int
+    kind: Literal["warm", "computed", "cold"]
+    beside: int
+    cached: int | None
+    token: int
+    size: float
+    tolerance: float
+
+
 class ProbeViolation(Row, frozen=True):
     """The first broken law; ``step`` and ``request`` are those of the smallest program, if there is one."""
 
@@ -45,7 +64,8 @@ class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
 
     ``failure`` says what ended the probe early: laws are judged on what came before. ``program`` has the
     smallest program in words, and ``unshrunk`` why there is none; ``output`` is the file that keeps it.
-    ``places`` counts tokens that were compared, ``left_out`` those that could not be.
+    ``places`` counts tokens that were compared, ``left_out`` those that could not be; ``differences`` has
+    each answer that was compared, at most the first 10,000.
     """
 
     server: str
@@ -69,5 +89,6 @@ class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
     unshrunk: str | None = None
     failure: str | None = None
     notes: tuple[str, ...] = ()
+    differences: tuple[ProbeDifference, ...] = ()
     output: str | None = None
     again: str | None = None

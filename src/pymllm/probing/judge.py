@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pymllm.oracle.laws.law import Broken
 from pymllm.oracle.verdicts import Verdict
-from pymllm.probing.comparison import LARGEST, compare, measure
+from pymllm.probing.comparison import LARGEST, Compared, compare, measure
 from pymllm.probing.laws import LAWS, OF_ANSWERS, OF_COMPARED, OF_FIGURES, AnswerSeen, Check, FiguresSeen
 from pymllm.probing.records import (
     Answer,
@@ -39,6 +39,22 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of one answer from the same request cold and alone, and its place.
+
+    ``is_cold``: the answer was asked cold, too, so that it shows the spread of the server.
+    """
+
+    request: int
+    is_cold: bool
+    beside: int
+    cached: int | None
+    place: int
+    size: float
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What a history says of each law: how often it was tested, or why it was not; the first violation."""
 
@@ -50,6 +66,7 @@ class Judgement:
     compared: int
     left_out: int
     largest: float
+    differences: tuple[Difference, ...]
 
     def verdict_of(self, law: str) -> Verdict:
         """Return the verdict on one law."""
@@ -98,6 +115,7 @@ class _Judging:
     compared: int = 0
     left_out: int = 0
     largest: float = 0.0
+    differences: list[Difference] = field(default_factory=list)
     _seen: dict[str, SeenPrompts] = field(default_factory=dict)
     _all: SeenPrompts = field(default_factory=SeenPrompts)
     _asked: dict[int, tuple[Answer, int]] = field(default_factory=dict)
@@ -178,6 +196,8 @@ class _Judging:
         One of a burst waits for the others' cold answers: if those differ in company alone, V2 is to blame.
         """
         if id in self._cold:
+            it = compare(self._cold[id], answer)
+            self._note_difference(self._about(id, answer, 0, way=self.history.head.cold), it)
             return
         self._cold[id] = answer
         warm, beside = self._asked[id]
@@ -196,7 +216,7 @@ class _Judging:
         self.compared += found.places
         self.left_out += found.left_out
         self.largest = max(self.largest, found.size)
-        tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        tolerance = self._note_difference(seen, found)
         if seen.answer.cached != 0 and tolerance < found.size <= self.tolerance.doubtful:
             self._doubted = max(self._doubted, found.size)
             return
@@ -209,6 +229,23 @@ class _Judging:
             tolerance=tolerance,
         )
         self._ask(number, OF_COMPARED, about)
+
+    def _note_difference(self, seen: AnswerSeen, found: Compared) -> float:
+        """Keep a difference, and return the tolerance for it."""
+        tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        if found.places:
+            self.differences.append(
+                Difference(
+                    seen.request,
+                    seen.cold is not None,
+                    seen.beside,
+                    seen.answer.cached,
+                    found.place + 1,
+                    found.size,
+                    tolerance,
+                )
+            )
+        return tolerance
 
     def _about(
         self,
@@ -325,7 +362,7 @@ class _Judging:
                 f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
             )
             reasons["V2"] = told
-        if self._doubted:
+        if self._doubted and (self.violation is None or self.violation.law != "V1"):
             reasons["V1"] = (
                 f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
                 f"by rounding, or by a fault; {way}"
@@ -344,6 +381,7 @@ class _Judging:
             self.compared,
             self.left_out,
             self.largest,
+            tuple(self.differences),
         )
 
 

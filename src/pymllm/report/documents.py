@@ -20,6 +20,7 @@ from msgspec import Struct
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.curves import CurveDocument
 from pymllm.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
@@ -161,6 +162,7 @@ _SHOWN = (
     DoctorDocument,
     VectorsDocument,
     WatchDocument,
+    ProbeDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
     **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},

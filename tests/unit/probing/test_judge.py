@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 
+from pymllm.cli.schema import make_schema
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing.clients import LlamaCpp, OpenAI, Sglang, read_figures
@@ -27,6 +30,7 @@ from pymllm.probing.records import (
     Operation,
     Place,
     Step,
+    dump_history,
     read_history,
     write_history,
 )
@@ -152,7 +156,12 @@ def test_small_differences_of_most_warm_answers_are_in_doubt() -> None:
     assert "most answers from the cache differ from cold ones, here by 0.02" in judgement.reasons["V1"]
     steps.append(Step(operation=Ask(9, PROMPT, 1), answers=(answer(-1.5, cached=3),)))
     steps.append(Step(operation=Cold((9,)), answers=(answer(-1.0),)))
-    assert judged(*steps)[0] == "V1", "a difference beyond the others is a violation all the same"
+    judgement = judge(History(HEAD, tuple(steps)))
+    assert judgement.verdict_of("V1") is Verdict.VIOLATED, (
+        "a difference beyond the others is one all the same"
+    )
+    assert (judgement.tests["V1"], judgement.reasons.get("V1")) == (1, None)
+    assert [it.size for it in judgement.differences] == pytest.approx([0.02] * 4 + [0.5])
 
 
 def test_equal_seeds_are_equal_programs() -> None:
@@ -193,6 +202,37 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(TraceError, match="no head of a probe"):
         read_history(path)
+
+
+def test_a_file_of_a_probe_goes_through_the_verbs_of_other_programs(tmp_path: Path) -> None:
+    """Judged as by probe --judge; what has another file is refused, and what needs a server asks for one."""
+    path = tmp_path / "it.jsonl"
+    write_history(History(HEAD, warm_and_cold(answer(-1.5, cached=3), answer(-1.0))), path)
+    found = [json.loads(typed(*words, path, "--json").stdout) for words in (("judge",), ("probe", "--judge"))]
+    for document in found:
+        document.pop("seconds")
+    assert found[0] == found[1]
+    assert found[0]["violation"]["law"] == "V1"
+    refused("rerun", path, words="has requests of a server; name the server with --url")
+    refused("rerun", path, "--adapter", "radix", words="is of pymllm probe; leave it out")
+    refused("rerun", path, "--url", "http://127.0.0.1:1", words="nobody answers at this address")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"format": "other"}\n', encoding="utf-8")
+    refused("rerun", other, "--url", "http://127.0.0.1:1", words="is no file of pymllm probe")
+
+
+def test_the_schema_describes_each_line(tmp_path: Path) -> None:
+    """A head and steps of every operation; an unknown operation is no line."""
+    schema = jsonschema.Draft202012Validator(make_schema("probe-file"))
+    look = Step(operation=Look(), figures=Figures(running=0))
+    drop = Step(operation=Drop(Ask(3, PROMPT, 2, "a"), 0), dropped=PROMPT)
+    steps = (*warm_and_cold(answer(-1.5, cached=3), answer(-1.0)), look, drop)
+    lines = [json.loads(line) for line in dump_history(History(HEAD, steps)).splitlines()]
+    assert len(lines) == 6
+    for line in lines:
+        schema.validate(line)
+    lines[1]["operation"]["op"] = "guess"
+    assert not schema.is_valid(lines[1])
 
 
 def test_each_api_is_read_into_the_same_record() -> None:

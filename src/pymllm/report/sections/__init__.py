@@ -28,6 +28,7 @@ from pymllm.report.sections.changes import make_changes_section, tell_changes
 from pymllm.report.sections.curves import make_capacity_section
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
+from pymllm.report.sections.probes import make_probes_section, tell_probes
 from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section, tell_searches
@@ -38,6 +39,7 @@ from pymllm.report.sections.verification import make_compare_section, make_verif
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
+    "servers": make_probes_section,
     "vectors": make_vectors_section,
     "streams": make_streams_section,
     "releases": make_releases_section,
@@ -75,6 +77,7 @@ _OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
     tell_soaks,
     tell_faults,
     tell_vectors,
+    tell_probes,
     tell_streams,
 )
 """The outcomes of results by kind, for summaries, test reports and metrics, in the order of a summary."""
