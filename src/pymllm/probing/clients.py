@@ -28,6 +28,7 @@ TOP = 8
 _BODY_MOST = 32 << 20
 _RESET_SECONDS = 10.0
 _AT_ONCE = 0.003  # seconds after which a client leaves that wants not even the first byte
+_IMPOSSIBLE = -9999.0  # vLLM's word for a token without any probability; llama.cpp says the least float
 
 
 class ServerFailed(PymllmError):
@@ -441,7 +442,11 @@ def _texts(values: Any) -> list[Token]:
 
 def _sorted(pairs: Any) -> tuple[tuple[Token, float], ...]:
     """Return log-probabilities, best first; not-a-number is left out, as are tokens of no probability."""
-    kept = [(token, float(value)) for token, value in pairs if value is not None and math.isfinite(value)]
+    kept = [
+        (token, float(value))
+        for token, value in pairs
+        if value is not None and math.isfinite(value) and value > _IMPOSSIBLE
+    ]
     return tuple(sorted(kept, key=lambda it: -it[1]))
 
 
@@ -476,7 +481,7 @@ def read_figures(text: str) -> Figures:
         except ValueError:
             continue
     found = {key: next((sums[name] for name in names if name in sums), None) for key, names in _MEANS.items()}
-    # llama.cpp counts prompt tokens that it computes, and not those that it has cached.
+    # llama.cpp counts prompt tokens that it computes; cached ones have a line of their own in late releases.
     if "llamacpp:" not in text:
         found |= {key: sums.get(name) for key, name in _SUMS.items()}
     return Figures(**found)
