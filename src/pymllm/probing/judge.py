@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pymllm.oracle.laws.law import Broken
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing.comparison import LARGEST, compare, measure
-from pymllm.probing.laws import LAWS, OF_ANSWERS, OF_COMPARED, OF_FIGURES, AnswerSeen, Check, FiguresSeen
+from pymllm.probing.laws import (
+    CLAIMS,
+    EXACT_REUSE,
+    LAWS,
+    OF_ANSWERS,
+    OF_COMPARED,
+    OF_FIGURES,
+    AnswerSeen,
+    Check,
+    FiguresSeen,
+)
 from pymllm.probing.records import (
     Answer,
     Ask,
@@ -61,7 +71,10 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation; laws of ``without`` are not claimed."""
+    """Judge a history up to its first violation; what ``without`` or its head names is not claimed."""
+    without = {*without, *history.head.without}
+    for claim in without & CLAIMS.keys():
+        without |= {*CLAIMS[claim]}
     tolerance = history.head.tolerance or measure(history.steps, history.head.floor)
     judging = _Judging(history, tolerance, without)
     for number, step in enumerate(history.steps, 1):
@@ -220,12 +233,13 @@ class _Judging:
         way: str | None = None,
     ) -> AnswerSeen:
         head = self.history.head
+        has_bounds = head.is_clean and EXACT_REUSE not in self.without
         return AnswerSeen(
             id,
             answer,
             beside,
-            own if head.is_clean else None,
-            anybody if head.is_clean else None,
+            own if has_bounds else None,
+            anybody if has_bounds else None,
             way,  # type: ignore[arg-type]  # of the head
             head.has_salts,
         )
@@ -293,7 +307,7 @@ class _Judging:
         """Sum up, with the reason of each law that was not tested."""
         for id, number in [*self._postponed.items()]:
             self._catch_up(number, [id])
-        unclaimed: dict[str, str] = dict.fromkeys(self.without, "left out by --without")
+        unclaimed: dict[str, str] = dict.fromkeys(LAWS.keys() & self.without, "left out by --without")
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:

@@ -152,7 +152,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How a history was played: the server, and what is known of it.
 
     ``is_clean``: before the first step its cache had nothing of these prompts. ``has_salts``: it claims to
-    keep namespaces apart. ``tolerance`` is that of the search that a smallest program is from.
+    keep namespaces apart. ``without``: laws and claims that are not its own. ``tolerance`` is that of the
+    search that a smallest program is from.
     """
 
     format: Literal["pymllm-probe"] = "pymllm-probe"
@@ -165,6 +166,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4
+    without: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
 
 

@@ -90,7 +90,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
     head = _head(servers, plan)
 
     def judged() -> Judgement:
-        return judge(History(head, tuple(player.steps)), without=plan.without)
+        return judge(History(head, tuple(player.steps)))
 
     failure = None
     try:
@@ -122,7 +122,7 @@ def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell |
             raise
         failure = str(error)
     again = History(head, tuple(player.steps))
-    return Probed(again, judge(again, without=plan.without), failure)
+    return Probed(again, judge(again), failure)
 
 
 def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None = None) -> None:
@@ -174,6 +174,7 @@ def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head
         seed=plan.seed if before is None else before.seed,
         model=client.model,
         floor=plan.floor,
+        without=(*sorted({*plan.without, *(() if before is None else before.without)}),),
         tolerance=tolerance,
     )
 

@@ -90,6 +90,22 @@ def test_cached_tokens_have_bounds() -> None:
     assert judged(first, beyond, head=unclean) == ("", "", "")
 
 
+def test_a_server_that_shifts_keys_does_not_claim_exact_reuse() -> None:
+    """Then V1 is not judged, and of V3 that something was computed; the head of a file says so, too."""
+    first = Step(operation=Ask(1, PROMPT, 1), answers=(answer(-1.0),))
+    shifted = answer(-2.0, cached=3, prompt=(9, 1, 2, 3))
+    beyond = Step(operation=Ask(2, (9, 1, 2, 3), 1), answers=(shifted,))
+    cold = Step(operation=Cold((2,)), answers=(answer(-1.0, prompt=(9, 1, 2, 3)),))
+    assert judged(first, beyond, cold)[0] == "V3"
+    head = msgspec.structs.replace(HEAD, without=("exact-reuse",))
+    found = judge(History(head, (first, beyond, cold)))
+    assert found == judge(History(HEAD, (first, beyond, cold)), without=["exact-reuse"])
+    verdicts = {law: found.verdict_of(law) for law in ("V1", "V3", "V5")}
+    assert verdicts == {"V1": Verdict.NOT_CLAIMED, "V3": Verdict.HOLDS, "V5": Verdict.NOT_CLAIMED}
+    whole = Step(operation=Ask(2, PROMPT, 1), answers=(answer(cached=4),))
+    assert judged(first, whole, head=head) == ("V3", "at most 3", "4")
+
+
 def test_a_dropped_stream_may_have_left_more_than_was_told() -> None:
     """V3 allows its prompt, and as many tokens behind it as it was to produce."""
     dropped = Step(operation=Drop(Ask(1, PROMPT, 2), 0), dropped=PROMPT)
@@ -224,6 +240,22 @@ def test_each_api_is_read_into_the_same_record() -> None:
     assert sglang.places == llama.places[1:]
     assert openai.places == (Place("x", (("x", -0.5), ("y", -2.0))),)
     assert {it.cached for it in (llama, sglang, openai)} == {3}
+
+
+def test_what_servers_say_of_impossible_tokens_is_left_out() -> None:
+    """The least float of llama.cpp, -9999 of vLLM: they are no log-probabilities that could be compared."""
+    import httpx
+
+    with httpx.Client() as http:
+        top = [{"id": 7, "logprob": 0.0}, {"id": 8, "logprob": -3.4028234663852886e38}]
+        plain = {"tokens": [7], "completion_probabilities": [{"id": 7, "top_logprobs": top}]}
+        assert LlamaCpp(http, "llama.cpp").read(PROMPT, plain).places == (Place(7, ((7, 0.0),)),)
+        choice = {
+            "token_ids": [7],
+            "logprobs": {"top_logprobs": [{"token_id:7": 0.0, "token_id:8": -9999.0}]},
+        }
+        vllm = OpenAI(http, "vllm", "m").read(PROMPT, {"choices": [choice]})
+    assert vllm.places == (Place(7, (("token_id:7", 0.0),)),)
 
 
 def test_metrics_of_several_engines_are_summed() -> None:

@@ -95,8 +95,8 @@ _SHRINK_SECONDS = 120.0
     "--without",
     metavar="LAW",
     multiple=True,
-    type=options.one_of([f"V{number}" for number in range(1, 8)]),
-    help="A law that the server does not claim; may be repeated.",
+    type=options.one_of([*(f"V{number}" for number in range(1, 8)), "exact-reuse"]),
+    help="A law that the server does not claim, or exact-reuse: V1, V5 and half of V3; may be repeated.",
 )
 @options.timeout
 @click.option(
