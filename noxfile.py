@@ -26,6 +26,8 @@ WORDS = (
     "peers",
     "peers-older",
     "peers-dynamo",
+    "probe-llama",
+    "probe-vllm",
     "time-machine",
     "engines",
     "report",
