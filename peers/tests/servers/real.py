@@ -42,3 +42,8 @@ def probed(url: str, output: Path, *words: object) -> dict[str, Any]:
 def broken(document: dict[str, Any]) -> list[str]:
     """Return the laws that do not hold, though they apply: broken ones, and those that nothing tested."""
     return [law["id"] for law in document["laws"] if law["verdict"] in ("violated", "unknown")]
+
+
+def requests_in(program: list[str]) -> int:
+    """Return how many requests a smallest program makes, without those that are asked again cold."""
+    return sum(" tokens" in line for line in program)
