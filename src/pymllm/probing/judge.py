@@ -210,9 +210,11 @@ class _Judging:
         self.left_out += found.left_out
         self.largest = max(self.largest, found.size)
         tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
-        if seen.answer.cached != 0 and tolerance < found.size <= self.tolerance.doubtful:
-            self._doubted = max(self._doubted, found.size)
-            return
+        if seen.cold is None and seen.answer.cached != 0:
+            tolerance = max(tolerance, self.tolerance.judged_warm)
+            if tolerance < found.size <= self.tolerance.doubtful:
+                self._doubted = max(self._doubted, found.size)
+                return
         about = AnswerSeen(
             seen.request,
             seen.answer,
@@ -339,10 +341,10 @@ class _Judging:
                 f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
             )
             reasons["V2"] = told
-        if self._doubted:
+        if self._doubted and (self.violation is None or self.violation.law != "V1"):
             reasons["V1"] = (
-                f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
-                f"by rounding, or by a fault; {way}"
+                f"what was just cached differs by {self.tolerance.warm:.2g} from cold answers, and here "
+                f"{self._doubted:.2g}: by rounding, or by a fault; {way}"
             )
             self.tests["V1"] = 0
         if self._asked and not self._was_served:
