@@ -498,7 +498,9 @@ class PrefixMachine(StateActs):
         key = self.draw_key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens))
         if slots is not None:
-            bad = self._bad_inserts(key, slots[: len(key.tokens)])[fault]
+            inserts = self._bad_inserts(key, slots[: len(key.tokens)])
+            # What is not wrong here leaves its turn to slots that are too few, or too many.
+            bad = inserts[fault] if inserts[fault].applies else inserts[fault % 2]
             if bad.applies:
                 self.insert(key, bad.slots, style, bad.protected, bad.evicted)
             self.give_back(slots, style)
