@@ -180,7 +180,7 @@ class BlockActs(PoolMachine):
         """Let the clock advance; seldom, let it begin anew."""
         self.do(ops.SetClock(self.model.blocks.clock + by if back else 0))
 
-    @act(often=(0, 3))
+    @act(often=(0, 1))
     def reset(self, often: int) -> None:
         """Reset everything now and then, and where every slot is in hand."""
         slots = self.model.slots
@@ -221,7 +221,7 @@ class BlockActs(PoolMachine):
 
     @act("can_transfer", start=PICK, count=(1, 4), way=(0, 2), weight=2)
     def begin_transfer(self, start: int, count: int, way: int) -> None:
-        """Let something outside read or write some blocks, one of them twice, or cached ones that are wanted next."""
+        """Let something outside use some blocks, one perhaps twice, or cached ones, and ask for all room."""
         cached = self.model.blocks.cached if way == 2 else []
         blocks = pick(cached or self.occupied, start, count)
         self.ask(ops.BeginTransfer(self.names(blocks + blocks[: way % 2])))
@@ -419,14 +419,13 @@ class BlockMachine(BlockActs):
             self.do(ops.AllocBlocks(lacking))
         return self._new_blocks(start, len(self.slots.free) + 1)
 
-    @act("has_slots", start=PICK, often=(0, 1), weight=2)
-    def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
+    @act("has_slots", start=PICK, seed=SEED, weight=2)
+    def alloc_slots_for_the_oldest(self, start: int, seed: int) -> None:
         """Let the batch name the block whose slot would go first, beside others that have none."""
-        if often:
-            for each in range(2 - len(self.slots.victims())):
-                self.serve(1, start, each, 0, start + each)
-            others = self._more_than_free(start)
-            self.ask(ops.AllocSlots(self.names([*self.slots.victims()[:1], *others])))
+        for each in range(2 - len(self.slots.victims())):
+            self.serve(1, start, each, 0, seed + each)
+        others = self._more_than_free(start)
+        self.ask(ops.AllocSlots(self.names([*self.slots.victims()[:1], *others])))
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:

@@ -137,8 +137,7 @@ def alike_values(dimensions: Sequence[int], filled: int, place: int, way: int) -
     first: Values = [
         _NAMES[at] if at in dimensions and filled >> at & 1 else None for at in range(len(_NAMES))
     ]
-    pairs = max(1, len(dimensions) - 1)
-    number = max(0, place % (2 * pairs) - pairs)  # the first two as often as all others
+    number = place % max(1, len(dimensions) - 1)
     at, beside = dimensions[number], dimensions[(number + 1) % len(dimensions)]
     if way < 3:  # both have a value; or else only one of them has
         first[at], first[beside] = _NAMES[at], None if way == 2 else _NAMES[beside]

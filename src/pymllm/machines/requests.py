@@ -186,7 +186,7 @@ class RequestMachine(PoolMachine):
             self._step((self._alphabet[token],), 5)
 
     def _follow(self, token: int) -> None:
-        """Let two requests decode alone, one after the other, with as many blocks, of which they share the first."""
+        """Let two requests decode alone, one after the other: as many blocks, only the first shared."""
         count = min(self._piece + self._size, self._longest - 2)
         for request in [each for each in self.model.served.values() if each.region != PAUSED]:
             self._set_aside(request)
