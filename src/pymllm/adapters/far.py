@@ -38,7 +38,7 @@ def why_not_far(needed: int = FAR_BYTES) -> str | None:
 
     Few of its pages will exist, but Linux refuses at once what is more than all of its memory.
     """
-    import psutil
+    import psutil  # type: ignore[import-untyped]  # only where something is so far
 
     available = psutil.virtual_memory().available
     if needed <= available:

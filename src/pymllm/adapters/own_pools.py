@@ -228,15 +228,11 @@ class KVBuffers(OwnPool):
 
     def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        of_keys = map(self.number, ("size", "layers", "k_heads", "k_dim"))
+        size, *of_keys = map(self.number, ("size", "layers", "k_heads", "k_dim"))
         of_values, page_size = map(self.number, ("v_heads", "v_dim")), self.number("page_size")
         form = self.device, self.dtype()
-        pool = self.POOL
-        if self.apart > 1:
-            size, *others = of_keys
-            of_keys = iter((size * self.apart, *others))
-            pool = _far_buffers(pool)
-        return pool(*of_keys, *form, *of_values, page_size=page_size, check_bounds=True)
+        pool = self.POOL if self.apart == 1 else _far_buffers(self.POOL)
+        return pool(size * self.apart, *of_keys, *form, *of_values, page_size=page_size, check_bounds=True)
 
     def claim(self) -> frozenset[str]:
         return frozenset({"forms", "refusals", "tight_buffers"})
