@@ -420,7 +420,7 @@ class RequestMachine(PoolMachine):
         waiting = self.model.of(WAITING)
         return [each for each in waiting if self.model.blocks_for(each.prompt) > len(each.blocks)]
 
-    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
+    @act(weight=3, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
     def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
         """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
         if call < 2:
