@@ -47,7 +47,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": (
         {"errors", "text_file", "torch_extra", "mem_cache", "core", "invariants", "history", "oracle"},
-        {"numpy", "torch", "msgspec"},
+        {
+            "numpy",
+            "torch",
+            "msgspec",
+            "psutil",
+        },  # the last where rows lie so far apart that memory is asked for
     ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": (
