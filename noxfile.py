@@ -27,6 +27,8 @@ WORDS = (
     "peers",
     "peers-older",
     "peers-dynamo",
+    "probe-llama",
+    "probe-vllm",
     "time-machine",
     "engines",
     "report",

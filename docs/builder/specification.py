@@ -2,14 +2,19 @@
 
 A page of ``docs/specification`` has text of its own, and a place for each of its laws, between two comments.
 What stands there is printed from the registry, which has every law's text once, from the table of planted
-faults and from the two programs of each law. The page of all laws, one line a law, is made by `laws_page`.
+faults and from the two programs of each law; a law of whole runs has two counts of one run instead. The page
+of all laws, one line a law, is made by `laws_page`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT / "src") not in sys.path:
@@ -17,15 +22,20 @@ if str(ROOT / "src") not in sys.path:
 
 from pymllm.errors import InvariantViolation  # noqa: E402
 from pymllm.faults.fault import Fault  # noqa: E402
+from pymllm.faults.plant import Change, planted  # noqa: E402
 from pymllm.faults.table import PLANTED  # noqa: E402
 from pymllm.history.claims import CLAIMS  # noqa: E402
 from pymllm.history.config_limits import CONFIG_KEYS  # noqa: E402
 from pymllm.history.files import History, Step, load_histories  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
 from pymllm.oracle.laws import LAWS, Law, find_law  # noqa: E402
+from pymllm.oracle.runs import find_contradiction  # noqa: E402
 from pymllm.search.program import write_record  # noqa: E402
+from pymllm.workloads.engine import Engine, EngineConfig  # noqa: E402
+from pymllm.workloads.request import Request  # noqa: E402
+from pymllm.workloads.source import TraceSource  # noqa: E402
 
-__all__ = ["FOLDER", "PAGES", "law_programs", "make_page", "verdict_of"]
+__all__ = ["FOLDER", "PAGES", "count_run", "law_programs", "make_page", "run_of_law", "verdict_of"]
 
 FOLDER = ROOT / "docs" / "specification"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -129,7 +139,51 @@ def _linked(fault: Fault) -> str:
     return f"[{fault.id}](../faults.md#{fault.id.lower()})"
 
 
+def run_of_law(law: Law) -> dict[str, Any]:
+    """Read the run of a law of whole runs: sizes, requests, and what keeps and what breaks the law."""
+    run: dict[str, Any] = json.loads((FOLDER / "runs" / f"{law.id}.json").read_text(encoding="utf-8"))
+    return run
+
+
+_COUNTERS = (
+    *("requests", "finished", "rejected", "aborted", "retractions"),
+    *("prompt_tokens", "hit_tokens", "ceiling_tokens"),
+    *("computed_tokens", "recomputed_tokens", "uncomputed_tokens", "output_tokens"),
+)
+
+
+def count_run(run: dict[str, Any], changes: Sequence[Change] = ()) -> dict[str, int]:
+    """Play such a run with the simulated engine, perhaps with changes of its code; return its counters."""
+    requests = [Request(number, 0.0, **each) for number, each in enumerate(run["requests"])]
+    with planted(changes):
+        engine = Engine(EngineConfig(**run["config"]), TraceSource(requests))
+        while engine.step():
+            pass
+        report = engine.report()
+    return {name: getattr(report, name) for name in _COUNTERS}
+
+
+def _run(law: Law) -> str:
+    run = run_of_law(law)
+    lines = [f"engine: {', '.join(f'{key} {value}' for key, value in run['config'].items())}"]
+    for number, each in enumerate(run["requests"]):
+        told = ", ".join(f"{key} {value}" for key, value in each.items())
+        lines.append(f"request {number}: {told}")
+    for verb in ("keeps", "breaks"):
+        told = ", ".join(f"{name}={value}" for name, value in run[verb].items())
+        lines += wrap(told, _LONGEST - 20, initial_indent=f"   {verb:<6} -> ", subsequent_indent=" " * 13)
+    wrong = find_contradiction(run["breaks"])
+    assert wrong is not None
+    lines.append(f"{law.id}: {wrong.what}: expected {wrong.expected}, observed {wrong.observed}")
+    return (
+        f"*A run* ([{law.id}.json](runs/{law.id}.json)); what breaks the law is counted with "
+        f"[{run['fault']}](../faults.md#{run['fault'].lower()}).\n\n```text\n" + "\n".join(lines) + "\n```"
+    )
+
+
 def _programs(law: Law) -> str:
+    if law.is_of_runs:
+        return _run(law)
     kept, broken = law_programs(law)
     config = ", ".join(f"{key} {value}" for key, value in kept.header.config.items())
     lines = [f"{kept.header.kind}: {config}"]

@@ -2,17 +2,20 @@
 
 One history breaks the law, played on an implementation that is wrong in one way; the other has the same
 operations, played on the sound one. `docs/builder/specification.py` prints them on the law's page; each page
-has a file of its programs.
+has a file of its programs. A law of whole runs has a file of its own, with the counters of an engine that is
+sound, and of the same one with a fault.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
 from faulty_table import CAUGHT, class_of, look_for
 
+from pymllm.faults.table import PLANTED
 from pymllm.history.files import History, dump_history, load_histories
 from pymllm.oracle.laws import LAWS, Law
 from pymllm.search.program import rerun_history
@@ -76,9 +79,37 @@ def write_programs(law: Law, *programs: History) -> None:
     write_text_file(path, "\n".join(texts))
 
 
+_FAULTS_OF_RUNS = {"E6": "B300"}
+
+_RUN = {
+    "config": {"cache": "radix", "page_size": 4, "capacity": 48, "chunk_tokens": 8, "decode_headroom": 0},
+    "requests": [
+        {"prompt_length": 12, "output_length": 30, "block_ids": [1, 2, 3], "block_tokens": 4},
+        {"prompt_length": 14, "output_length": 30, "block_ids": [1, 2, 4, 5], "block_tokens": 4},
+    ],
+}
+"""Two requests that share their first pages, and of which one is retracted."""
+
+
+def write_run(law: Law) -> None:
+    """Write the run of a law of whole runs, counted by a sound engine, and by a wrong one."""
+    sys.path.insert(0, str(PROGRAMS.parents[1] / "builder"))
+    from specification import count_run
+
+    fault = next(it for it in PLANTED if it.id == _FAULTS_OF_RUNS[law.id])
+    counted = {"keeps": count_run(_RUN), "breaks": count_run(_RUN, fault.edits), "fault": fault.id}
+    write_text_file(
+        PROGRAMS.with_name("runs") / f"{law.id}.json", json.dumps(_RUN | counted, indent=1) + "\n"
+    )
+
+
 if __name__ == "__main__":
     for law in LAWS:
         if len(sys.argv) > 1 and law.id not in sys.argv[1:]:
+            continue
+        if law.is_of_runs:
+            write_run(law)
+            print(law.id, _FAULTS_OF_RUNS[law.id])
             continue
         kept, broken = make_programs(law.id)
         write_programs(law, kept, broken)

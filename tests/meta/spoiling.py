@@ -1,10 +1,15 @@
-"""Good programs with one spoiled outcome each: a judge refuses what no wrong implementation of ours does."""
+"""Good programs with one spoiled outcome each, and runs with one spoiled counter.
+
+A judge refuses what no wrong implementation of ours does.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.errors import InvariantViolation
@@ -51,7 +56,12 @@ from pymllm.history.outcomes import (
     Unsupported,
 )
 from pymllm.oracle.judge import judge_steps
+from pymllm.replay.serial import SerialConfig, replay_serially
 from pymllm.search.program import run_program
+from pymllm.workloads.block_engine import BlockEngine
+from pymllm.workloads.engine import Engine, EngineConfig
+from pymllm.workloads.source import RandomSource
+from pymllm.workloads.synthetic import make_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +226,26 @@ SPOILS = (
     Spoil("X9", "index-dict", {}, (FindBlocks((1,)),), _UNDONE),
 )
 """A law that no wrong implementation of a kind breaks, for each kind that it is about."""
+
+# -- runs ----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def count_run(cache: str) -> dict[str, Any]:
+    """Report a run in which requests are retracted and aborted, or a serial one; its counters add up."""
+    if cache == "serial":
+        requests = make_requests("chat", 30, capacity=8192)
+        return asdict(replay_serially(requests, SerialConfig(capacity=8192)))
+    source = RandomSource(seed=3, requests=150, max_prompt=24, mean_gap_ms=5.0)
+    config = EngineConfig(cache=cache, page_size=4, capacity=40, decode_headroom=0)
+    return asdict(BlockEngine(config, source).run() if cache == "blocks" else Engine(config, source).run())
+
+
+SPOILED_COUNTERS: dict[str, float] = {
+    **dict.fromkeys(("requests", "skipped", "finished", "rejected", "aborted"), 1),
+    **dict.fromkeys(("prompt_tokens", "ceiling_tokens"), 1),
+    "hit_tokens": -1,
+    **dict.fromkeys(("token_hit_rate", "ceiling_hit_rate"), -0.001),
+    **dict.fromkeys(("computed_tokens", "recomputed_tokens", "uncomputed_tokens"), -1),
+}
+"""Counters of a run, and what is added to each where it is spoiled."""

@@ -48,6 +48,7 @@ from tests.mutated.verbs import run
 from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
+from tests.unit.watching.producer import Producer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRACES = Path(__file__).parents[1] / "unit" / "traces" / "small_traces"
@@ -144,6 +145,7 @@ def make_cases(folder: Path) -> list[Case]:
             (130,),
             3,
         ),
+        Case("watch", [_stream()], "it.jsonl", ("watch", "it.jsonl"), judged, 8),
         Case("merge", ledgers, "it/ledger.jsonl", ("merge", "it"), judged, 4),
         Case("merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
         Case("merge --corpus", rare, "it/corpus.jsonl", (*merge, "--corpus", "it"), judged, 2),
@@ -325,6 +327,11 @@ def _verdicts() -> object:
     """Make the document of a search with what it can have."""
     rows = samples.adapter("radix", "prefix", [samples.law("R1", "holds"), samples.law("R6", "violated")])
     return samples.verify({**rows, "violations": [samples.violation("R6")]})
+
+
+def _stream() -> bytes:
+    """Return a recording of cache events."""
+    return b"".join(json.dumps(it).encode() + b"\n" for it in Producer(0).messages(12))
 
 
 def _documents() -> list[bytes]:

@@ -19,7 +19,7 @@ from tests.example_programs import EXAMPLES, PYTHON, build_c, build_python, buil
 
 LAWS = {
     *("X3", "X4", "X7", "X9", "A1", "A2", "A3", "K1", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9"),
-    *("E1", "E2", "E3", "E4", "E5"),
+    *("E1", "E2", "E3", "E4", "E5", "E6"),
 }
 """What a cache with slots, namespaces and a strict order of recency claims, driven by an engine."""
 STRICT_LAWS = LAWS | {"X1", "X2", "X6"}

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pymllm.faults.table import PLANTED
 from pymllm.history.files import History, load_histories
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import LAWS, SPECIFICATION, Law
+from pymllm.oracle.runs import find_contradiction
 from pymllm.search.program import rerun_history
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,8 @@ UNCOUNTED = {
 """Laws whose kept program does not count as a test of them, although the same step breaks them otherwise."""
 
 each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
+STEPWISE = tuple(law for law in LAWS if not law.is_of_runs)
+each_stepwise_law = pytest.mark.parametrize("law", STEPWISE, ids=lambda law: law.id)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -53,12 +57,12 @@ def test_every_law_is_printed_once_on_its_page(law: Law) -> None:
 def test_the_programs_of_a_page_are_in_its_file() -> None:
     """By their names, in the order of the laws; and there are no others."""
     for path in FOLDER.glob("programs/*.jsonl"):
-        laws = [law.id for law in LAWS if law.page == path.stem]
+        laws = [law.id for law in STEPWISE if law.page == path.stem]
         assert list(load_histories(path)) == [f"{id}-{verb}" for id in laws for verb in ("keeps", "breaks")]
-    assert len(PROGRAMS) == 2 * len(LAWS)
+    assert len(PROGRAMS) == 2 * len(STEPWISE)
 
 
-@each_law
+@each_stepwise_law
 def test_one_program_keeps_a_law_and_the_same_operations_break_it(law: Law) -> None:
     """Judged by their outcomes alone; a program whose law takes two runs (X3) is played again."""
     kept, broken = program(law, "keeps"), program(law, "breaks")
@@ -75,13 +79,27 @@ def test_one_program_keeps_a_law_and_the_same_operations_break_it(law: Law) -> N
         assert bool(evidence.exercised[law.id]) == (law.id not in UNCOUNTED)
 
 
-@each_law
+@each_stepwise_law
 def test_the_program_that_keeps_a_law_is_what_our_class_does(law: Law) -> None:
     """Played again it has the same outcomes; so does the other one on the class that is wrong, but for X3."""
     for verb in ("keeps", "breaks") if law.id != "X3" else ("keeps",):
         history = program(law, verb)
         again = rerun_history(history, history.header.adapter)
         assert again.differences == ()
+
+
+@pytest.mark.usefixtures("builder")
+def test_a_run_of_a_law_is_counted_as_our_engine_does() -> None:
+    """E6: played again it has the same counters, sound or with its fault, which the judge tells apart."""
+    from specification import count_run, run_of_law
+
+    for law in set(LAWS) - set(STEPWISE):
+        run = run_of_law(law)
+        fault = next(it for it in PLANTED if it.id == run["fault"])
+        assert (count_run(run), count_run(run, fault.edits)) == (run["keeps"], run["breaks"])
+        assert law.id in fault.laws
+        assert find_contradiction(run["keeps"]) is None
+        assert find_contradiction(run["breaks"]) is not None
 
 
 def test_the_version_is_told_where_people_look_for_it() -> None:
@@ -149,4 +167,6 @@ def test_the_page_of_servers_has_their_laws_as_they_are() -> None:
 
     text = PAGE.read_text(encoding="utf-8")
     assert text == make_servers_page()
-    assert re.findall(r"^## (\w+)$", text, flags=re.MULTILINE) == [f"V{number}" for number in range(1, 8)]
+    assert re.findall(r"^## (\w+)$", text, flags=re.MULTILINE) == [
+        f"{letter}{number}" for letter in "VW" for number in range(1, 8)
+    ]

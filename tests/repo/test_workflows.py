@@ -133,7 +133,15 @@ def test_metrics_that_the_page_and_the_rules_name_are_written() -> None:
     told = set(re.findall(r"\bpymllm_[a-z_]+", PAGES["prometheus.md"] + FILES["prometheus-rules.yml"]))
     figures = [FIGURE, Figure("m", 1.0, "bytes"), Figure("h", 0.5, "share"), Figure("s", 9.0, "steps/s")]
     absent = samples.adapter("absent", None, [], problems=[{"message": "no module"}])
-    kinds = [samples.verify(absent), samples.faults(), samples.soak(), samples.verify()]
+    kinds = [
+        samples.verify(absent),
+        samples.faults(),
+        samples.soak(),
+        samples.vectors(),
+        samples.watch(),
+        samples.probe(),
+        samples.verify(),
+    ]
     runs = [samples.run(plain) for plain in kinds] + [run for it in figures for run in days(it)]
     assert told == set(re.findall(r"^# TYPE (\w+)", make_openmetrics(runs), flags=re.MULTILINE))
 

@@ -19,9 +19,10 @@ class ProbedLaw(Row, frozen=True):
 
 
 class ProbeTolerance(Row, frozen=True):
-    """Differences of log-probabilities that count, alone and in company, and the spreads behind them.
+    """Differences of log-probabilities that count, and the spreads behind them.
 
-    ``alone``, ``company`` and ``warm`` are null where nothing was measured, because the tolerance was given.
+    They are those of requests alone, in company, and served from the cache. A spread is null where nothing
+    was measured, because the tolerance was given.
     """
 
     judged: float
@@ -29,6 +30,7 @@ class ProbeTolerance(Row, frozen=True):
     alone: float | None
     company: float | None
     warm: float | None
+    judged_warm: float | None = None
 
 
 class ProbeDifference(Row, frozen=True):

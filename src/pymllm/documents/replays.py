@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from pymllm.instrument.documents import Document, Row
+from pymllm.oracle.laws.law import Broken
+from pymllm.oracle.runs import find_contradiction
 
 _BLOCKS = "blocks"
 
@@ -101,6 +105,8 @@ class ReplayRun(Row, frozen=True, kw_only=True):
     token_hit_rate: float
     ceiling_hit_rate: float
     computed_tokens: int | None = None
+    recomputed_tokens: int | None = None
+    uncomputed_tokens: int | None = None
     output_tokens: int | None = None
     evict_calls: int = 0
     evicted_tokens: int
@@ -127,10 +133,18 @@ class ReplayRun(Row, frozen=True, kw_only=True):
     virtual_seconds: float | None = None
     wall_seconds: float
 
+    def is_whole(self, requests: int) -> bool:
+        """Tell whether all of so many requests came, and ended."""
+        ended = self.requests
+        if self.finished is not None:
+            ended = self.finished + (self.rejected or 0) + (self.aborted or 0)
+        return ended + (self.skipped or 0) == requests
+
 
 _OF_SERIAL = {"skipped", "allocator", "total", "total_mean_us", "check_ownership"}
 _OF_ENGINE = {
-    *("finished", "rejected", "aborted", "retractions", "pauses", "computed_tokens", "output_tokens"),
+    *("finished", "rejected", "aborted", "retractions", "pauses"),
+    *("computed_tokens", "recomputed_tokens", "uncomputed_tokens", "output_tokens"),
     *("evicted_swa_tokens", "dead_window_tokens", "stateless_tokens", "peak_states_held", "evicted_states"),
     *("skipped_snapshots", "content_tokens", "peak_tokens_held", "iterations", "virtual_seconds"),
     *("sliding_window_size", "swa_capacity", "track_slots", "mamba_chunk_size"),
@@ -171,6 +185,29 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
     violation: ReplayViolation | None = None
     interrupted: bool = False
     ceilings: tuple[CeilingRow, ...] = ()
+
+    def judged(self) -> ReplayDocument:
+        """Leave out runs that contradict themselves, and tell the first of them as a violation (law E6)."""
+        found = [(run, self._find_contradiction(run)) for run in self.runs]
+        broken = next(((run, wrong) for run, wrong in found if wrong is not None), None)
+        if broken is None:
+            return self
+        run, wrong = broken
+        told = f"{wrong.what}: expected {wrong.expected}, observed {wrong.observed}"
+        before = self.violation
+        also = "" if before is None else f"; and {before.cache} breaks {before.law}: {before.message}"
+        return msgspec.structs.replace(
+            self,
+            runs=tuple(run for run, wrong in found if wrong is None),
+            violation=ReplayViolation(run.config.column, "E6", f"the run contradicts itself, {told}{also}"),
+        )
+
+    def _find_contradiction(self, run: ReplayRun) -> Broken | None:
+        requests = self.workload.requests
+        if self.interrupted and not run.is_whole(requests):
+            return None
+        # Of several sizes, those of a named workload may differ in their requests.
+        return find_contradiction(msgspec.structs.asdict(run), None if self.asked.page_sizes else requests)
 
     def plain(self) -> dict[str, Any]:
         """Leave out of the runs the fields that an engine, or a serial replay, does not have at all."""

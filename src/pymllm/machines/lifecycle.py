@@ -3,8 +3,8 @@
 The part that all of them share is here, with the machine of prefix caches; the one of contexts is in
 `pymllm.machines.block_lifecycle`. An act arranges something, such as a request or an abort, or lets the
 engine go on. Every call that the engine makes becomes an operation of an ordinary history
-(`pymllm.machines.driven_cache`); what the engine itself checks, content and ownership (laws E1 to E5), is
-counted beside what the judge tests.
+(`pymllm.machines.driven_cache`); what the engine itself checks, content, ownership and its own counters (laws
+E1 to E6), is counted beside what the judge tests.
 """
 
 from __future__ import annotations

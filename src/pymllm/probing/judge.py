@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pymllm.oracle.laws.law import Broken
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing.comparison import LARGEST, Compared, compare, measure
-from pymllm.probing.laws import LAWS, OF_ANSWERS, OF_COMPARED, OF_FIGURES, AnswerSeen, Check, FiguresSeen
+from pymllm.probing.laws import (
+    CLAIMS,
+    EXACT_REUSE,
+    LAWS,
+    OF_ANSWERS,
+    OF_COMPARED,
+    OF_FIGURES,
+    AnswerSeen,
+    Check,
+    FiguresSeen,
+)
 from pymllm.probing.records import (
     Answer,
     Ask,
@@ -78,7 +88,10 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation; laws of ``without`` are not claimed."""
+    """Judge a history up to its first violation; what ``without`` or its head names is not claimed."""
+    without = {*without, *history.head.without}
+    for claim in without & CLAIMS.keys():
+        without |= {*CLAIMS[claim]}
     tolerance = history.head.tolerance or measure(history.steps, history.head.floor)
     judging = _Judging(history, tolerance, without)
     for number, step in enumerate(history.steps, 1):
@@ -217,7 +230,8 @@ class _Judging:
         self.left_out += found.left_out
         self.largest = max(self.largest, found.size)
         tolerance = self._note_difference(seen, found)
-        if seen.answer.cached != 0 and tolerance < found.size <= self.tolerance.doubtful:
+        is_warm = seen.cold is None and seen.answer.cached != 0
+        if is_warm and tolerance < found.size <= self.tolerance.doubtful:
             self._doubted = max(self._doubted, found.size)
             return
         about = AnswerSeen(
@@ -233,6 +247,8 @@ class _Judging:
     def _note_difference(self, seen: AnswerSeen, found: Compared) -> float:
         """Keep a difference, and return the tolerance for it."""
         tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        if seen.cold is None and seen.answer.cached != 0:
+            tolerance = max(tolerance, self.tolerance.judged_warm)
         if found.places:
             self.differences.append(
                 Difference(
@@ -257,12 +273,13 @@ class _Judging:
         way: str | None = None,
     ) -> AnswerSeen:
         head = self.history.head
+        has_bounds = head.is_clean and EXACT_REUSE not in self.without
         return AnswerSeen(
             id,
             answer,
             beside,
-            own if head.is_clean else None,
-            anybody if head.is_clean else None,
+            own if has_bounds else None,
+            anybody if has_bounds else None,
             way,  # type: ignore[arg-type]  # of the head
             head.has_salts,
         )
@@ -330,7 +347,7 @@ class _Judging:
         """Sum up, with the reason of each law that was not tested."""
         for id, number in [*self._postponed.items()]:
             self._catch_up(number, [id])
-        unclaimed: dict[str, str] = dict.fromkeys(self.without, "left out by --without")
+        unclaimed: dict[str, str] = dict.fromkeys(LAWS.keys() & self.without, "left out by --without")
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:
@@ -364,8 +381,8 @@ class _Judging:
             reasons["V2"] = told
         if self._doubted and (self.violation is None or self.violation.law != "V1"):
             reasons["V1"] = (
-                f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
-                f"by rounding, or by a fault; {way}"
+                f"what was just cached differs by {self.tolerance.warm:.2g} from cold answers, and here "
+                f"{self._doubted:.2g}: by rounding, or by a fault; {way}"
             )
             self.tests["V1"] = 0
         if self._asked and not self._was_served:

@@ -136,9 +136,9 @@ Way: TypeAlias = Literal["salt", "flag", "reset", "other"]
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of log-probabilities that count, and the spreads behind them; null: not measured.
 
-    ``alone`` is the largest difference of the same cold request asked alone again, ``company`` that of cold
-    requests at once, ``warm`` the lower quartile of requests that were served from the cache. Where such a
-    request differs by more than the tolerance, and by ``doubtful`` at most, it may be rounding: most differ.
+    ``alone`` is the largest difference of the same cold request asked alone again, ``company`` the median of
+    cold requests at once, ``warm`` the largest of requests that were served from what was just cached.
+    An answer out of the cache counts from ``judged_warm``; up to ``doubtful`` it is rounding or a fault.
     """
 
     alone: float | None = None
@@ -146,6 +146,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     warm: float | None = None
     judged: float
     judged_company: float
+    judged_warm: float = 0.0
     doubtful: float = 0.0
 
 
@@ -157,7 +158,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How a history was played: the server, and what is known of it.
 
     ``is_clean``: before the first step its cache had nothing of these prompts. ``has_salts``: it claims to
-    keep namespaces apart. ``tolerance`` is that of the search that a smallest program is from.
+    keep namespaces apart. ``without``: laws and claims that are not its own. ``tolerance`` is that of the
+    search that a smallest program is from.
     """
 
     format: Literal["pymllm-probe"] = FORMAT
@@ -170,6 +172,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4
+    without: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
 
 

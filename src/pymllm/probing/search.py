@@ -73,7 +73,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
     head = _head(servers, plan)
 
     def judged() -> Judgement:
-        return judge(History(head, tuple(player.steps)), without=plan.without)
+        return judge(History(head, tuple(player.steps)))
 
     def play() -> None:
         player.play(generator.measure())
@@ -92,7 +92,7 @@ def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell |
     head = _head(servers, plan, history.head)
     failure, interruption = _played(servers, player, lambda: player.play(history.program))
     again = History(head, tuple(player.steps))
-    return Probed(again, judge(again, without=plan.without), failure, interruption)
+    return Probed(again, judge(again), failure, interruption)
 
 
 def _played(
@@ -161,6 +161,7 @@ def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head
         seed=plan.seed if before is None else before.seed,
         model=client.model,
         floor=plan.floor,
+        without=(*sorted({*plan.without, *(() if before is None else before.without)}),),
         tolerance=tolerance,
     )
 

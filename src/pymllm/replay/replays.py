@@ -162,7 +162,7 @@ def _run_cell(cell: Cell, requests: list[Request], show: Show) -> Replayed:
         violation=violation,
         interrupted=interruption is not None,
     )
-    return Replayed(plan, document, interruption)
+    return Replayed(plan, document.judged(), interruption)
 
 
 def load_requests(plan: SettledPlan) -> list[Request]:

@@ -24,6 +24,7 @@ from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
@@ -160,6 +161,7 @@ _SHOWN = (
     CurveDocument,
     DoctorDocument,
     VectorsDocument,
+    WatchDocument,
     ProbeDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
@@ -175,7 +177,10 @@ VERSION = 1
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read a document as the report shows it; a `ValueError` says why the report shows none of it."""
+    """Read a document as the report shows it; a `ValueError` says why the report shows none of it.
+
+    A run of a replay that contradicts itself is left out, and named as a violation (law E6).
+    """
     named = plain.get("schema")
     kind = DOCUMENTS.get(named) if isinstance(named, str) else None
     if kind is None:
@@ -183,7 +188,8 @@ def read_document(plain: Mapping[str, Any]) -> AnyDocument:
     if plain.get("version") != VERSION:
         found = cut(repr(plain.get("version")))
         raise ValueError(f"version {found} of {named}; this version of pymllm reads {VERSION}")
-    return read_as(kind, plain, str(named))
+    document = read_as(kind, plain, str(named))
+    return document.judged() if isinstance(document, ReplayDocument) else document
 
 
 # -- the ledger of a soak ------------------------------------------------------------------------------------

@@ -291,7 +291,7 @@ class BlockMemory:
 
 
 class BlockEngine(EngineLoop[BlockRequest]):
-    """One engine over a `DynamicInferenceContext`, and one run of it. Not thread-safe. Laws: C1-C8, E1-E5.
+    """One engine over a `DynamicInferenceContext`, and one run of it. Not thread-safe. Laws: C1-C8, E1-E6.
 
     ``source`` is not asked of a request that is held and not admitted. A ``context``, new and of the
     configuration's sizes, is driven instead of the one that the configuration describes; ``running`` and
@@ -369,6 +369,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         if live in self.queue:
             self._leave_queue(live)
         else:
+            self._tally.count_leaving(live)
             self._leave(live)
         self._tally.aborted += 1
         self._note_end(live)
@@ -468,7 +469,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         live: BlockRequest = step.req
         was_prefilled, live.length = live.is_prefilled, stop
         if not was_prefilled:
-            self._tally.computed_tokens += len(step.tokens)
+            self._tally.count_computed(live, len(step.tokens))
         live.is_unread = not live.is_prefilled
         if stop == live.final_length:
             self.watch.check_step(step, stop)
@@ -520,6 +521,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     def _retract(self, live: BlockRequest) -> None:
         """Put a request back into the queue; its output so far becomes a part of its prompt."""
         self.watch.notice(Event.RETRACTED, live)
+        self._tally.count_leaving(live)
         live.keep_produced()
         self._leave(live)
         self.queue.appendleft(live)

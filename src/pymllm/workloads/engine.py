@@ -80,7 +80,7 @@ class AdmissionRule:
 
 
 class Engine(EngineLoop[LiveRequest]):
-    """One engine over a prefix cache, and one run of it. Not thread-safe. Laws: E1-E5.
+    """One engine over a prefix cache, and one run of it. Not thread-safe. Laws: E1-E6.
 
     ``progress`` is called with the number of requests that have ended, after each iteration in which one did;
     ``pools``, new and of the configuration's sizes, are driven instead of those that it names; ``onlooker``
@@ -160,6 +160,7 @@ class Engine(EngineLoop[LiveRequest]):
     def _abort(self, live: LiveRequest) -> None:
         self.watch.notice(Event.ABORTED, live)
         if live.row:
+            self._tally.count_leaving(live)
             self._leave(live)
             self.memory.give_back(live)
         else:
@@ -259,7 +260,7 @@ class Engine(EngineLoop[LiveRequest]):
                     return 0
         start, count = live.length, slots.shape[0]
         live.length += count
-        self._tally.computed_tokens += count
+        self._tally.count_computed(live, count)
         if self.watch.forward is not None:
             self.watch.forward.write(slots, live.fingerprints[start : live.length])
         if self.watch.recurrent is not None:
@@ -330,6 +331,7 @@ class Engine(EngineLoop[LiveRequest]):
             )
         live = self._ask_for_victim(lives)
         self.watch.notice(Event.RETRACTED, live)
+        self._tally.count_leaving(live)
         self._leave(live)
         live.keep_produced()
         self.memory.give_back(live)

@@ -124,10 +124,11 @@ class EngineLoop(ABC, Generic[Live]):
             self._abort(live)
 
     def check_quiescent(self) -> None:
-        """Check that pools and cache own everything once no request waits or lives (laws E2, E3, E5)."""
+        """Check that pools and cache own everything once no request waits or lives (laws E2, E3, E5, E6)."""
         if not self._is_idle():
             raise UsageError("requests wait or live: run or drain the engine before checking what is left")
         self._loop_watch.check_quiescent()
+        self._loop_watch.check_counts(self._tally)
 
     @abstractmethod
     def evict_everything(self) -> None:

@@ -200,7 +200,7 @@ class EngineMemory:
             return False
         live.row = rows[0]
         self.pools.rows.write((live.row, slice(0, live.held_length)), prefix)
-        live.is_recomputing = self._swa_allocator is not None and not live.was_admitted
+        live.is_recomputing = self._swa_allocator is not None and not live.admissions
         if self.states is not None:
             self.states.begin(live)
         return True

@@ -63,6 +63,10 @@ class EngineReport:
     - ``token_hit_rate``, ``ceiling_hit_rate``: The two above over ``prompt_tokens``; 0 where nothing was
       admitted.
     - ``computed_tokens``: Tokens whose KV was computed in prefill, again after each retraction.
+    - ``recomputed_tokens``: Those of them that were computed after a retraction.
+    - ``uncomputed_tokens``: Prompt tokens that requests left uncomputed which were aborted or retracted in
+      the prefill of their first admission. So, once every request has ended, ``prompt_tokens`` are
+      ``hit_tokens`` + ``computed_tokens`` - ``recomputed_tokens`` + ``uncomputed_tokens`` (law E6).
     - ``output_tokens``: Tokens produced.
     - ``evict_calls``, ``evicted_tokens``, ``evicted_swa_tokens``: Calls of ``evict``, and what they gave
       back, full slots and SWA halves.
@@ -101,6 +105,8 @@ class EngineReport:
     token_hit_rate: float
     ceiling_hit_rate: float
     computed_tokens: int
+    recomputed_tokens: int
+    uncomputed_tokens: int
     output_tokens: int
     evict_calls: int
     evicted_tokens: int
@@ -140,6 +146,8 @@ class EngineTally:
     ceiling_tokens: int = 0
     stateless_tokens: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    uncomputed_tokens: int = 0
     output_tokens: int = 0
     peak_tokens_held: int = 0
     peak_tokens_stored: int = 0
@@ -156,12 +164,23 @@ class EngineTally:
 
     def count_admission(self, live: LiveSequence) -> None:
         """Count a request's prompt and hit, the first time that it is admitted."""
-        if not live.was_admitted:
-            live.was_admitted = True
+        live.admissions += 1
+        if live.admissions == 1:
             self.prompt_tokens += live.request.prompt_length
             self.hit_tokens += live.hit_tokens
             self.ceiling_tokens += live.ceiling_tokens
             self.stateless_tokens += live.stateless_tokens
+
+    def count_computed(self, live: LiveSequence, tokens: int) -> None:
+        """Count tokens of a prompt that a request has computed."""
+        self.computed_tokens += tokens
+        if live.admissions > 1:
+            self.recomputed_tokens += tokens
+
+    def count_leaving(self, live: LiveSequence) -> None:
+        """Count what a request leaves of its prompt that goes before it has computed all, the first time."""
+        if live.admissions == 1:
+            self.uncomputed_tokens += max(0, live.prompt_length - max(live.length, live.hit_tokens))
 
     def count_finish(self, live: LiveSequence) -> None:
         """Count a finished request and keep its times."""
@@ -195,7 +214,8 @@ class EngineTally:
 
 _AS_COUNTED = (
     *("requests", "finished", "rejected", "aborted", "retractions"),
-    *("prompt_tokens", "hit_tokens", "ceiling_tokens", "computed_tokens", "output_tokens"),
+    *("prompt_tokens", "hit_tokens", "ceiling_tokens"),
+    *("computed_tokens", "recomputed_tokens", "uncomputed_tokens", "output_tokens"),
     *("peak_tokens_held", "peak_tokens_stored", "iterations", "wall_seconds"),
 )
 """Fields of a report that are those of the tally."""

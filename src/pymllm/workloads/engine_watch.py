@@ -13,8 +13,10 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_counts import CountedRun
 from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent
 from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.engine_report import EngineTally
 from pymllm.workloads.live_request import DecodeBatch, LiveRequest, LiveSequence
 
 Watched = TypeVar("Watched", bound=LiveSequence)
@@ -223,8 +225,17 @@ Onlooker = Callable[[Event, LiveRequest], None]
 """Who is told of events; it must not touch what it sees."""
 
 
+_COUNTED = {
+    Event.REJECTED: CountedRun.reject,
+    Event.ADMITTED: CountedRun.admit,
+    Event.RETRACTED: CountedRun.retract,
+    Event.ABORTED: CountedRun.abort,
+    Event.FINISHED: CountedRun.finish,
+}
+
+
 class Watch(ABC, Generic[Watched]):
-    """The watch of any engine: it tells the onlooker of events, and counts the tests of each law.
+    """The watch of any engine: it tells the onlooker of events, counts requests, and the tests of each law.
 
     ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
     not counted.
@@ -238,11 +249,14 @@ class Watch(ABC, Generic[Watched]):
         self.forward = forward
         self.tested: Counter[str] = Counter()
         self._onlooker = onlooker
+        self._counted = CountedRun()
         self._exits = 0
 
     def notice(self, event: Event, live: Watched) -> None:
         """Take note of an event and tell the onlooker."""
         self._exits += event in self.EXITS
+        if event in _COUNTED:
+            _COUNTED[event](self._counted, live)
         if self._onlooker is not None:
             self._onlooker(event, live)
 
@@ -254,6 +268,10 @@ class Watch(ABC, Generic[Watched]):
     @abstractmethod
     def check_quiescent(self) -> None:
         """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
+
+    def check_counts(self, tally: EngineTally) -> None:
+        """Compare the counters of a run with what was noticed of its requests, now at rest (law E6)."""
+        self.tested["E6"] += self._counted.check(tally)
 
     def _check_forward(self) -> None:
         """Check that no write of KV went astray (law E5)."""

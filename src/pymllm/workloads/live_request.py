@@ -31,7 +31,7 @@ class LiveSequence(ABC):
     prompt_length: int = field(init=False)
     final_length: int = field(init=False)
     length: int = 0
-    was_admitted: bool = False
+    admissions: int = 0
     times: CacheTimes = field(default_factory=CacheTimes)
     _tokens: np.ndarray | None = None
     _fingerprints: np.ndarray | None = None

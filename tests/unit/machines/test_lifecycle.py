@@ -116,7 +116,7 @@ def test_driven_program_is_a_history_like_any_other() -> None:
     evidence, found = judge_steps(examiner.history.header, examiner.history.steps)
     assert found is None
     exercised = examiner.judge.evidence.exercised
-    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
+    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5", "E6"}
     assert exercised["X3"] == evidence.exercised["X3"] + 1
     assert examiner.audited["R9"] > 0
     assert operations_of(drive(machine_of(), 0, 60)) == operations_of(machine)
@@ -132,7 +132,7 @@ def test_driven_hybrid_is_a_history_with_its_states() -> None:
     evidence, found = judge_steps(header, machine.examiner.history.steps)
     assert found is None
     exercised = machine.examiner.judge.evidence.exercised
-    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
+    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5", "E6"}
     assert {f"M{number}" for number in (1, 2, 4, 5, 6, 7)} <= set(exercised)
 
 

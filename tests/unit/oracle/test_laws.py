@@ -71,6 +71,7 @@ def test_what_a_law_is_about_is_told_with_what_it_takes() -> None:
     """Kinds; behind one what an adapter must claim there, an engine in words."""
     assert make().about == "`slots`, `prefix`"
     assert find_law("E5").about == "`rows`, `buffers`, `prefix` in an engine, `requests`"
+    assert find_law("E6").about == "`prefix` in an engine, `requests` in an engine with `reserve`"
     assert "`slots` with `swa`, `rows`" in find_law("X8").about
 
 
@@ -89,7 +90,7 @@ each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
 
 def test_ids_are_unique_and_complete() -> None:
     """Each law once, in the order of the specification's pages."""
-    numbers = {"X": 9, "A": 7, "P": 5, "K": 2, "H": 3, "R": 11, "S": 7, "M": 8, "C": 9, "E": 5, "I": 9}
+    numbers = {"X": 9, "A": 7, "P": 5, "K": 2, "H": 3, "R": 11, "S": 7, "M": 8, "C": 9, "E": 6, "I": 9}
     expected = [f"{letter}{number}" for letter, last in numbers.items() for number in range(1, last + 1)]
     assert [law.id for law in LAWS] == expected
 

@@ -8,8 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+from pymllm.documents.replays import ReplayViolation
 from pymllm.errors import UsageError
 from pymllm.replay import replays
 from pymllm.replay.grid import ReplayGrid, find_ceiling, run_grid
@@ -332,6 +334,40 @@ def test_several_caches_run_over_the_same_requests(recorded: str) -> None:
     assert result.document.workload.requests == radix.requests == chunk.requests == 6
     assert radix.prompt_tokens == chunk.prompt_tokens
     assert radix.hit_tokens > chunk.hit_tokens == 0
+
+
+@pytest.mark.parametrize("mode", ["engine", "serial"])
+def test_a_run_that_contradicts_itself_breaks_a_law(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E6: it is left out, as a run that broke any other law, and ends the replay."""
+    real = replays._run_cache
+
+    def miscount(*arguments: Any) -> Any:
+        report = real(*arguments)
+        return replace(report, hit_tokens=report.ceiling_tokens + 1)
+
+    monkeypatch.setattr(replays, "_run_cache", miscount)
+    found = run_plan(replace(PLAYED, caches=("radix", "chunk"), requests=8, mode=mode)).document
+    assert found.violation is not None
+    assert (found.runs, found.violation.cache, found.violation.law) == ((), "radix", "E6")
+    assert found.violation.message.startswith("the run contradicts itself, hit_tokens: expected 0 to ")
+
+
+def test_a_document_is_judged_by_its_whole_runs() -> None:
+    """E6: not by one that was cut short; a law that was broken before is told, too."""
+    sound = run_plan(replace(PLAYED, requests=8)).document
+    assert sound.judged() is sound
+    short = msgspec.structs.replace(sound.runs[0], finished=5, hit_tokens=10**9)
+    part = msgspec.structs.replace(sound, runs=(short,), interrupted=True)
+    assert part.judged() is part
+    broken = ReplayViolation("chunk", "E3", "one page is missing")
+    several = msgspec.structs.replace(sound, runs=(short, *sound.runs), violation=broken).judged()
+    assert several.runs == sound.runs
+    assert several.violation is not None
+    assert (several.violation.cache, several.violation.law) == ("radix", "E6")
+    assert several.violation.message == (
+        "the run contradicts itself, finished, rejected and aborted requests: expected 8, observed 5; "
+        "and chunk breaks E3: one page is missing"
+    )
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])

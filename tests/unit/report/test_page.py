@@ -188,7 +188,8 @@ def everything() -> tuple[Run, ...]:
     plains = (
         samples.verify(release=samples.release("2.0")), samples.faults(),
         samples.soak(samples.soak_failure("R6")), samples.replay(), samples.curve(), samples.doctor(),
-        samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(), samples.vectors(), samples.probe(),
+        samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(), samples.vectors(), samples.watch(),
+        samples.probe(),
     )  # fmt: skip
     before = samples.run(
         samples.verify(

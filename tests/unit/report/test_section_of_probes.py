@@ -66,12 +66,12 @@ def test_differences_are_drawn_warm_and_cold() -> None:
 def test_a_probe_counts_in_the_summary_of_a_job() -> None:
     """Its violation stands beside those of classes; a failure of the server makes it unknown."""
     text = make_summary([samples.run(samples.probe())])
-    assert text.startswith("## ❌ pymllm: 1 violation of a law, 1 verdict unknown\n")
+    assert text.startswith("## ❌ pymllm: 1 law violated by a server, 1 verdict on a server unknown\n")
     assert f"| V1 | <code>{NAME}</code> | <code>request 2 served from the cache" in text
     assert f"| <code>{NAME}</code> | <code>V2: no request tested it; ask for more</code> |" in text
     assert f"| <code>{NAME}</code> | violated | 18 | 1 | 0.5 | 0.0001 |" in text
     died = samples.run(samples.probe(**{**GOOD, "verdict": "unknown", "failure": "it died"}))
-    assert "1 verdict unknown" in make_summary([died])
+    assert "1 verdict on a server unknown" in make_summary([died])
     assert "<code>it died</code>" in make_summary([died])
 
 

@@ -141,10 +141,23 @@ def test_a_serial_replay_of_a_trace_has_no_engine_and_no_seed() -> None:
     run = samples.engine_run()
     del run["finished"], run["retractions"]
     run["config"] = {**run["config"], "sliding_window_size": 64}
-    workload = {"name": "t.jsonl", "kind": "trace", "requests": 2, "seed": 0}
+    workload = {"name": "t.jsonl", "kind": "trace", "requests": 200, "seed": 0}
     found = look(make_hit_rate_section, samples.replay(run, mode="serial", workload=workload))
-    row = ("t.jsonl, 2 requests, serial", "radix, page 16, window 64", "no engine")
+    row = ("t.jsonl, 200 requests, serial", "radix, page 16, window 64", "no engine")
     assert found.columns("Replays", 0, 1, 8) == [row]
+
+
+def test_a_run_that_contradicts_itself_is_named_and_not_drawn() -> None:
+    """E6: its cache is a violation, and what a sound one beside it told is shown."""
+    wrong = samples.engine_run(cache="chunk") | {"hit_tokens": 9000, "ceiling_tokens": 8000}
+    plain = samples.replay(samples.engine_run(), wrong, samples.engine_run(16384, cache="chunk"))
+    found = look(make_hit_rate_section, samples.run(plain, source="a"))
+    why = "the run contradicts itself, hit_tokens: expected 0 to 8000, observed 9000"
+    assert found.texts == [f"E6  VIOLATED by chunk in a: {why}"]
+    assert found.columns("Replays", 1, 2) == [
+        ("chunk, page 16", "16,384 tokens"),
+        ("radix, page 16", "8,192 tokens"),
+    ]
 
 
 @pytest.mark.parametrize("runs", [[], [samples.engine_run()]])

@@ -115,9 +115,11 @@ def test_what_a_document_could_not_tell_is_no_figure() -> None:
     assert list(figures_of(read_document(soak))) == []
     run = samples.engine_run() | {"peak_rss_bytes": None}
     run["config"] = {**run["config"], "sliding_window_size": 64}
-    trace = samples.replay(run, workload={"name": "t.jsonl", "kind": "trace", "requests": 2, "seed": 0})
+    trace = samples.replay(run, workload={"name": "t.jsonl", "kind": "trace", "requests": 200, "seed": 0})
     names = [figure.name for figure in figures_of(read_document(trace))]
-    assert names[0] == "replay t.jsonl, 2 requests, engine: radix, page 16, 8,192 slots, window 64: hit rate"
+    assert (
+        names[0] == "replay t.jsonl, 200 requests, engine: radix, page 16, 8,192 slots, window 64: hit rate"
+    )
     assert not any("resident" in name for name in names)
     alone = samples.peers(samples.scenario(ratio=None))
     assert not any("ratio" in figure.name for figure in figures_of(read_document(alone)))

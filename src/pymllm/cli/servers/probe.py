@@ -108,8 +108,8 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
     "--without",
     metavar="LAW",
     multiple=True,
-    type=options.one_of([f"V{number}" for number in range(1, 8)]),
-    help="A law that the server does not claim; may be repeated.",
+    type=options.one_of([*(f"V{number}" for number in range(1, 8)), "exact-reuse"]),
+    help="A law that the server does not claim, or exact-reuse: V1, V5 and half of V3; may be repeated.",
 )
 @options.timeout
 @click.option(
@@ -192,7 +192,7 @@ def probe_command(
         seconds = time.monotonic() - begun
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
-    document = _document(done, address, seconds, file, demo)
+    document = _document(done, address, seconds, file, demo, start)
     keep_run(store, document)
     if form == "curl" and done.interruption is None:
         say(script)
@@ -317,7 +317,12 @@ def _script(history: History, url: str) -> str:
 
 
 def _document(
-    done: Probed, url: str | None, seconds: float, file: str | None, demo: str | None
+    done: Probed,
+    url: str | None,
+    seconds: float,
+    file: str | None,
+    demo: str | None,
+    start: str | None = None,
 ) -> ProbeDocument:
     from pymllm.probing.judge import judge
     from pymllm.probing.laws import LAWS
@@ -337,6 +342,8 @@ def _document(
     violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
     it = judgement.tolerance
     where = f"--demo {demo}" if demo else url
+    if where is not None and start is not None:
+        where = f"{where} --start {quote(start)}"
     again = (
         None if violation is None or file is None else f"pymllm probe {where or 'URL'} --again {quote(file)}"
     )
@@ -352,7 +359,9 @@ def _document(
         seconds=round(seconds, 3),
         verdict=verdict,
         exit_status=verdict.exit_status,
-        tolerance=ProbeTolerance(it.judged, it.judged_company, it.alone, it.company, it.warm),
+        tolerance=ProbeTolerance(
+            it.judged, it.judged_company, it.alone, it.company, it.warm, max(it.judged, it.judged_warm)
+        ),
         places=judgement.compared,
         left_out=judgement.left_out,
         largest=judgement.largest,
@@ -469,13 +478,13 @@ def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
     """Yield what counts as a difference, and what was measured."""
     told = it.tolerance
     yield (
-        f"differences of log-probabilities count from {_number(told.judged)} alone and "
-        f"{_number(told.judged_company)} in company"
+        f"differences of log-probabilities count from {_number(told.judged)} alone, "
+        f"{_number(told.judged_company)} in company, {_number(told.judged_warm)} out of the cache"
     )
     if told.alone is not None:
         yield (
             f"measured: the same request cold again {_number(told.alone)}, at once with others "
-            f"{_number(told.company)}, served from the cache {_number(told.warm)} (lower quartile)"
+            f"{_number(told.company)}, just cached {_number(told.warm)}"
         )
     left_out = f", {it.left_out:,} could not be" if it.left_out else ""
     yield f"{it.places:,} tokens were compared{left_out}; the largest difference is {_number(it.largest)}"

@@ -126,6 +126,25 @@ class KindLaws:
     counts_all: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class TextLaw:
+    """A law of no kind of class, such as one of servers: its id, which keeps its meaning, and its text."""
+
+    id: str
+    text: str
+
+    @classmethod
+    def of(cls, id: str, check: Callable[..., Found]) -> TextLaw:
+        """Make the law that a check's docstring is the text of."""
+        return cls(id, inspect.cleandoc(check.__doc__ or ""))
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the text, as tables have it."""
+        line = self.text.partition("\n")[0].removesuffix(".")
+        return line[0].lower() + line[1:]
+
+
 # -- laws --------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +184,8 @@ class Law:
         (``splits`` is false in its configuration).
     is_of_tails : bool
         Whether it says nothing of pages of one token, of which no key has a part, unless misuse is refused.
+    is_of_runs : bool
+        Whether it is about the counters of a whole run, which no operation tells (`pymllm.oracle.runs`).
     needs_in : mapping of str to frozenset of str
         Further capabilities without which it is not claimed, by kinds; ``engine``: where an engine drives it.
     """
@@ -178,6 +199,7 @@ class Law:
     is_of_content: bool = False
     is_of_splits: bool = False
     is_of_tails: bool = False
+    is_of_runs: bool = False
     needs_in: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     checks: list[tuple[type[Operation], str, str, Check]] = field(default_factory=list, compare=False)
 
@@ -228,10 +250,10 @@ class Law:
         """The kinds that the law is about, each with the capabilities needed there: Markdown."""
         told = []
         for kind in self.kinds:
-            needs = sorted(self.needs_in.get(kind, ()))
-            drives = " in an engine" if needs == ["engine"] else ""
-            takes = drives or "".join(f" with `{need}`" for need in needs)
-            told.append(f"`{kind}`{takes}".replace("|", "` or `"))
+            needs = self.needs_in.get(kind, frozenset())
+            drives = " in an engine" if "engine" in needs else ""
+            takes = "".join(f" with `{need}`" for need in sorted(needs - {"engine"}))
+            told.append(f"`{kind}`{drives}{takes}".replace("|", "` or `"))
         return ", ".join(told)
 
     def applies_to(
@@ -258,6 +280,7 @@ def law(
     is_of_content: bool = False,
     is_of_splits: bool = False,
     is_of_tails: bool = False,
+    is_of_runs: bool = False,
     needs_in: Mapping[str, str] | None = None,
 ) -> Callable[[Check], Law]:
     """Make a law of a function that checks some operations; its docstring is the text.
@@ -277,6 +300,7 @@ def law(
             is_of_content,
             is_of_splits,
             is_of_tails,
+            is_of_runs,
             {kind: frozenset(each.split()) for kind, each in (needs_in or {}).items()},
         )
         made.on(*operations)(check)

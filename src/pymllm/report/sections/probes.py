@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pymllm.documents.probes import ProbeDifference, ProbeDocument
+from pymllm.documents.probes import ProbeDifference, ProbeDocument, ProbeViolation
+from pymllm.instrument.openmetrics import Family, Sample
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
@@ -31,6 +32,7 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.findings import seen_facts, verdict_cell
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.quantities import show_count
 
 _LEAST = 1e-17
@@ -175,3 +177,83 @@ def _facts(row: ProbeDifference) -> Iterator[str]:
     beside = f", beside {row.beside} more" if row.beside else ""
     yield f"request {row.request}{cached}{beside}"
     yield f"token {row.token} of the answer is off by {row.size:.2g}; {row.tolerance:.2g} counts"
+
+
+# -- their outcome -----------------------------------------------------------------------------------------
+
+
+def tell_probes(runs: Sequence[Run]) -> Outcome:
+    """Sum up the newest probe of each server; one that ended early is unknown."""
+    probes = newest_probes(runs)
+    broken = [(it, it.violation) for it in probes if it.violation is not None]
+    untested = sum(law.verdict is Verdict.UNKNOWN for it in probes for law in it.laws)
+    untested += sum(it.failure is not None for it in probes)
+    unknown = counted(untested, "verdict on a server", "verdicts on servers")
+    return Outcome(
+        bad=counted(len(broken), "law violated by a server", "laws violated by servers"),
+        unknown="".join(f"{words} unknown" for words in unknown),
+        good="servers keep all laws that apply" if probes else "",
+        parts=[*_summary(probes, broken)],
+        suites=[Suite(f"probe {name_of(it)}", it.seconds, [*_cases(it)]) for it in probes],
+        families=[Family("pymllm_probes", "gauge", "", "Laws of each server by verdict.", _counts(probes))],
+    )
+
+
+def _summary(
+    probes: Sequence[ProbeDocument], broken: Sequence[tuple[ProbeDocument, ProbeViolation]]
+) -> Iterator[Table]:
+    violations = [
+        Column("law", lambda it: it[1].law, is_word=True),
+        Column("server", lambda it: name_of(it[0])),
+        Column("looked at", lambda it: it[1].message),
+        Column("expected", lambda it: it[1].expected),
+        Column("observed", lambda it: it[1].observed),
+        Column("again", lambda it: it[0].again or ""),
+    ]
+    yield make_table("Laws violated by servers", broken, violations)
+    why = {
+        name_of(it): "; ".join(
+            [
+                *([] if it.failure is None else [it.failure]),
+                *(f"{law.id}: {law.reason}" for law in it.laws if law.verdict is Verdict.UNKNOWN),
+            ]
+        )
+        for it in probes
+    }
+    unknown = [Column("server", lambda it: it[0]), Column("why", lambda it: it[1])]
+    yield make_table("Unknown of servers", [it for it in why.items() if it[1]], unknown)
+    columns = [
+        Column("server", name_of),
+        Column("verdict", lambda it: it.verdict.value, is_word=True),
+        number("requests", lambda it: show_count(it.requests)),
+        number("tokens compared", lambda it: show_count(it.places)),
+        number("largest difference", lambda it: f"{it.largest:.2g}"),
+        number("counts from", lambda it: f"{it.tolerance.judged:.2g}"),
+    ]
+    yield make_table("Servers", probes, columns)
+
+
+def _cases(it: ProbeDocument) -> Iterator[Case]:
+    suite, found = f"probe {name_of(it)}", it.violation
+    for law in it.laws:
+        name = f"{law.id} {law.sentence}"
+        if found is not None and law.id == found.law:
+            message = f"{found.message}; expected {found.expected}, observed {found.observed}"
+            yield Case(suite, name, "failure", message, "\n".join([message, "", *it.program]))
+        elif law.verdict is Verdict.UNKNOWN:
+            yield Case(suite, name, "error", it.failure or law.reason or "")
+        elif law.verdict is Verdict.NOT_CLAIMED:
+            yield Case(suite, name, "skipped", law.reason or "")
+        else:
+            yield Case(suite, name)
+
+
+def _counts(probes: Sequence[ProbeDocument]) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            sum(law.verdict is verdict for law in it.laws),
+            {"server": name_of(it), "verdict": verdict.value.replace(" ", "_")},
+        )
+        for it in probes
+        for verdict in Verdict
+    )
