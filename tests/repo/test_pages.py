@@ -499,7 +499,9 @@ def test_the_page_has_each_kind_of_record_and_each_feed() -> None:
 def test_the_page_names_each_command_that_keeps_its_result() -> None:
     """And every command that it shows has the options that it is shown with."""
     keeping = {name for name, verb in verbs_of(main) if any(it.name == "store" for it in verb.params)}
-    (told,) = re.findall(r"These commands write a run with `--store FOLDER`: (.*?)\.", REPORT)
+    (told,) = re.findall(
+        r"These commands write a run with `--store FOLDER`: (.*?)\.", REPORT, flags=re.DOTALL
+    )
     assert set(re.findall(r"`([\w -]+)`", told)) == keeping
     for line in re.findall(r"^pymllm (.*?)(?: +#.*)?$", REPORT, flags=re.MULTILINE):
         assert what_is_wrong(line.split()) is None

@@ -64,6 +64,7 @@ class ProbeViolation(Row, frozen=True):
 class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
     """What ``pymllm probe --json`` prints.
 
+    ``url`` is null where no server was asked, and of ``--demo``, whose architecture is ``demo``.
     ``failure`` says what ended the probe early: laws are judged on what came before. ``program`` has the
     smallest program in words, and ``unshrunk`` why there is none; ``output`` is the file that keeps it.
     ``places`` counts tokens that were compared, ``left_out`` those that could not be; ``differences`` has
@@ -74,6 +75,7 @@ class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
     api: str
     model: str | None
     url: str | None
+    demo: str | None = None
     cold: str
     seed: int | None
     requests: int

@@ -28,7 +28,7 @@ def test_every_fault_of_servers_can_be_planted_and_blamed(fault: Fault) -> None:
 
 
 def test_what_is_not_edited_otherwise_is_planted_as_in_the_engine() -> None:
-    """Seven of the bugs are in the engine, which this server runs on."""
+    """Six of the bugs are in the engine, which this server runs on."""
     edits = {fault.id: fault.edits for fault in PLANTED}
     alike = {fault.id for fault in SERVERS if edits.get(fault.entry) == fault.edits}
     assert alike == {f"{id}-server" for id in ("B70", "B89", "B109", "B121", "B29", "B98")}
@@ -46,7 +46,7 @@ def test_a_fault_is_caught_by_a_law_of_its_list(id: str) -> None:
 
 
 def test_a_fault_that_does_not_show_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In three requests nothing is preempted: status 1, and what was asked."""
+    """One request behind the measurement shares nothing: status 1, and how many were made."""
     monkeypatch.setattr(player, "REST_SECONDS", 0.3)
     result = typed("faults", "probe", "B70-server", "--jobs", 1, "--requests", 1)
     assert result.exit_code == 1

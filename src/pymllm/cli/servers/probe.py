@@ -351,7 +351,8 @@ def _document(
         server=head.server,
         api=head.api,
         model=head.model,
-        url=url,
+        url=None if demo else url,
+        demo=demo,
         cold=head.cold,
         seed=head.seed,
         requests=done.requests,
@@ -419,7 +420,7 @@ _STYLES = {Verdict.VIOLATED: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 def make_text(it: ProbeDocument) -> str:
     """Lay a probe out as text: the verdict, the violation with its program, and the table of laws."""
-    where = f" at {it.url}" if it.url else ""
+    where = f" at {it.url}" if it.url else f" --demo {it.demo}" if it.demo else ""
     lines: list[Any] = [
         escaped(
             f"{it.server}{where}: {count_of(it.requests, 'request')}, {it.seconds:.1f} s, cold by {it.cold}"

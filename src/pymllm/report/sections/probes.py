@@ -50,9 +50,10 @@ def newest_probes(runs: Sequence[Run]) -> list[ProbeDocument]:
 
 
 def name_of(it: ProbeDocument) -> str:
-    """Name a server: what it is, the model, and the address if it has one."""
+    """Name a server: what it is, the model, and the address if it has one that lasts."""
     model = "" if it.model is None else f" {it.model}"
-    return f"{it.server}{model}" if it.url is None else f"{it.server}{model} at {it.url}"
+    where = f" at {it.url}" if it.url is not None else f" --demo {it.demo}" if it.demo is not None else ""
+    return f"{it.server}{model}{where}"
 
 
 def sentence_of(it: ProbeDocument, law: str) -> str:
