@@ -180,7 +180,7 @@ class BlockActs(PoolMachine):
         """Let the clock advance; seldom, let it begin anew."""
         self.do(ops.SetClock(self.model.blocks.clock + by if back else 0))
 
-    @act(often=(0, 3))
+    @act(often=(0, 1))
     def reset(self, often: int) -> None:
         """Reset everything now and then, and where every slot is in hand."""
         slots = self.model.slots

@@ -386,7 +386,7 @@ class RequestMachine(PoolMachine):
         ended = [*self.model.ended]
         self.ask(ops.EndTransfer(ended[pick % len(ended)]))
 
-    @act(rare=(0, 7))
+    @act(rare=(0, 3))
     def reset(self, rare: int) -> None:
         """Empty everything, now and then."""
         if not rare:
