@@ -80,8 +80,12 @@ def good(handler: Any, count: int) -> None:
     reply(handler, 200, json.dumps({"choices": [choice], "usage": usage}))
 
 
-def after_twelve(then: Handle) -> Handle:
-    return lambda handler, count: (good if count < 12 else then)(handler, count)
+_BEFORE = 24
+"""Answers of the measurement, at least nine of them cold."""
+
+
+def after_the_measurement(then: Handle) -> Handle:
+    return lambda handler, count: (good if count < _BEFORE else then)(handler, count)
 
 
 def die(handler: Any, count: int) -> None:
@@ -130,7 +134,7 @@ FAILING: dict[str, tuple[Handle, str]] = {
 @pytest.mark.parametrize(("handle", "words"), FAILING.values(), ids=FAILING)
 def test_what_was_judged_before_a_failure_is_kept(handle: Handle, words: str) -> None:
     """Status 3, the failure in a line, and the tests of laws until then."""
-    with stub(after_twelve(handle)) as url:
+    with stub(after_the_measurement(handle)) as url:
         result = typed("probe", url, "--timeout", "1", "--json", "--max-tokens", 2)
     document = json.loads(result.stdout)
     assert (result.exit_code, document["verdict"]) == (3, "unknown")
@@ -141,7 +145,7 @@ def test_what_was_judged_before_a_failure_is_kept(handle: Handle, words: str) ->
 
 def test_a_failure_is_told_in_a_line_of_the_text() -> None:
     """Below the verdict."""
-    with stub(after_twelve(FAILING["fails"][0])) as url:
+    with stub(after_the_measurement(FAILING["fails"][0])) as url:
         result = typed("probe", url)
     assert result.exit_code == 3
     assert "ended     POST /v1/completions answered 500: 'out of memory'" in result.stdout
@@ -163,7 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         if self.path != "/v1/completions":
             reply(self, 404, "")
-        elif Handler.count < 12:
+        elif Handler.count < 24:
             Handler.count += 1
             good(self, Handler.count)
         else:
@@ -197,7 +201,7 @@ def test_what_was_judged_before_an_interrupt_is_told() -> None:
 
     def interrupt(handler: Any, count: int) -> None:
         good(handler, count)
-        if count == 12:
+        if count == _BEFORE:
             signal.raise_signal(signal.SIGINT)
 
     with stub(interrupt) as url:
