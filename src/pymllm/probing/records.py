@@ -229,7 +229,7 @@ def probe_schema() -> dict[str, Any]:
         "oneOf": [{"$ref": "#/$defs/Head"}, {"$ref": "#/$defs/Step"}],
         "$defs": parts,
     }
-    plain: dict[str, Any] = msgspec.to_builtins(schema)  # defaults that are tuples become lists
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))  # empty tuples as lists
     return plain
 
 
