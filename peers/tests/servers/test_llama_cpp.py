@@ -28,6 +28,7 @@ def test_a_window_is_taken_for_whole_that_was_moved(tmp_path: Path, seed: int) -
     """With --swa-full and the default prompt cache: within 60 requests, and four show it."""
     found = probe(tmp_path, "window", "-np 1 --swa-full", "--seed", seed)
     assert found["violation"]["law"] == "V1"
+    assert found["requests"] <= 60
     assert found["unshrunk"] is None
     assert requests_in(found["program"]) <= 4
 
