@@ -260,13 +260,13 @@ class Service:
         )
 
     def _reset(self, engine: Engine) -> None:
-        with self._changed:
-            resets, self._resets = self._resets, []
-        for tell in resets:
+        while self._resets:
             is_idle = not self._jobs
             if is_idle:
                 engine.evict_everything()
                 self._note(engine)
+            with self._changed:
+                tell = self._resets.pop(0)  # only now: where the engine fails on the way, it is told of that
             tell(is_idle)
 
     def _fail(self, reason: str) -> None:

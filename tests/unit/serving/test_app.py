@@ -20,6 +20,7 @@ import uvicorn
 
 from pymllm.serving.app import make_app
 from pymllm.serving.service import Ended, Job, ServerConfig, Service
+from pymllm.workloads.engine import Engine
 
 CONFIG = ServerConfig(page_size=8, capacity=512, window=24, swa_capacity=256, max_context=256, check=True)
 PROMPT = [*b"a prompt of seven pages of eight tokens and one more, 57."]
@@ -273,3 +274,17 @@ def test_each_architecture_serves(architecture: str) -> None:
         assert one == pytest.approx(other, abs=1e-5)
         assert cached(complete(client, prompt=[*PROMPT[:30], *b"other words from here on"])) <= 24
         assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_reset_in_which_the_engine_fails_is_answered(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody waits for ever: the cache was not emptied, and the failure is told from then on."""
+
+    def fail(self: Engine) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(Engine, "evict_everything", fail)
+    with serving(service) as client:
+        assert client.post("/reset_prefix_cache", timeout=10).status_code == 409
+        assert "RuntimeError: out of order" in client.get("/health").text
