@@ -140,7 +140,7 @@ def test_what_was_judged_before_a_failure_is_kept(handle: Handle, words: str) ->
     assert (result.exit_code, document["verdict"]) == (3, "unknown")
     assert words in document["failure"]
     assert "\n" not in document["failure"]
-    assert {law["id"]: law["tests"] for law in document["laws"]}["V4"] >= 9
+    assert {law["id"]: law["tests"] for law in document["laws"]}["V3"] >= 9
 
 
 def test_a_failure_is_told_in_a_line_of_the_text() -> None:
