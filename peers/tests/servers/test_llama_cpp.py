@@ -28,6 +28,7 @@ def test_a_window_is_taken_for_whole_that_was_moved(tmp_path: Path, seed: int) -
     """With --swa-full and the default prompt cache: within 60 requests, and four show it."""
     found = probe(tmp_path, "window", "-np 1 --swa-full", "--seed", seed)
     assert found["violation"]["law"] == "V1"
+    assert found["requests"] <= 60
     assert found["unshrunk"] is None
     assert requests_in(found["program"]) <= 4
 
@@ -39,14 +40,14 @@ def test_without_the_prompt_cache_nothing_is_broken(tmp_path: Path, seed: int) -
     assert broken(found) == []
 
 
-@pytest.mark.parametrize("model", ["dense", "hybrid", "window"])
-def test_by_default_nothing_is_broken(tmp_path: Path, model: str) -> None:
-    """Four slots, which share prompts through the prompt cache."""
-    assert broken(probe(tmp_path, model, "-np 4", "--requests", 100)) == []
+@pytest.mark.parametrize(("model", "slots"), [("dense", 4), ("hybrid", 4), ("window", 1)])
+def test_by_default_nothing_is_broken(tmp_path: Path, model: str, slots: int) -> None:
+    """With the prompt cache; of a window in several slots the page of findings tells."""
+    assert broken(probe(tmp_path, model, f"-np {slots}", "--requests", 100)) == []
 
 
 def test_shifted_keys_are_no_exact_reuse(tmp_path: Path) -> None:
     """--cache-reuse breaks this claim, and no other."""
     flags = "-np 1 --cache-reuse 8"
-    assert set(broken(probe(tmp_path, "dense", flags))) <= {"V1", "V3"}
+    assert probe(tmp_path, "dense", flags)["violation"]["law"] in ("V1", "V3")
     assert broken(probe(tmp_path, "dense", flags, "--without", "exact-reuse")) == []

@@ -239,11 +239,11 @@ class LlamaCpp(Client):
                 top = told.pop(0)[1]
             places.append(Place(token, top))
         timings = plain.get("timings") or {}
-        cached = timings.get("cache_n", plain.get("tokens_cached_in_prompt"))
         return Answer(
             prompt=tuple(prompt),
             places=tuple(places),
-            cached=_count(cached),
+            # Not tokens_cached: that is how many the slot has now, with those of the answer.
+            cached=_count(timings.get("cache_n")),
             prompt_tokens=_count(plain.get("tokens_evaluated")),
             generated=_count(plain.get("tokens_predicted")),
             is_stopped=plain.get("stop_type") == "eos",

@@ -102,9 +102,9 @@ def v1(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models. With half precision, flash attention or a
-    quantised cache the differences reach 1e-2. llama.cpp's `--cache-reuse` shifts keys and breaks it by
-    design.
+    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models, llama.cpp to 1e-3 for Gemma 3. With half
+    precision, flash attention or a quantised cache the differences reach 1.5e-2. llama.cpp breaks it with
+    `--swa-full` and its prompt cache in memory; and by design with `--cache-reuse`, which shifts keys.
     """
     found, answer = seen.compared, seen.answer
     if seen.cold is not None or answer.cached == 0:

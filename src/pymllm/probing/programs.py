@@ -12,6 +12,8 @@ TOKENS = range(32, 127)
 
 _PAGES = (16, 32, 64)
 """Usual sizes of pages, at whose multiples prompts are cut: nobody tells the real one."""
+_CUT_OUT = 8
+"""Tokens that are cut out of the middle of a prompt."""
 _SALTS = ("", "", "a", "b")
 _ROUND = 15
 """Requests in a row, before they are asked again cold."""
@@ -118,7 +120,10 @@ class Generator:
             document = self._random.choice(self._pool)
             kept = document[: self._cut()]
             own = self._random.choice((0, 0, 1, 5, 17, 40))
-            tokens = (*kept, *self._draw(min(own, self._longest - len(kept))))
+            tail = self._draw(min(own, self._longest - len(kept)))
+            # The document with a piece cut out, where as much of it is left: a chat that lost its middle.
+            later = document[len(kept) + _CUT_OUT :][: len(tail)]
+            tokens = (*kept, *(later if len(later) == len(tail) > _CUT_OUT else tail))
         ask = Ask(self._name(), tokens, self._max_tokens, salt, after)
         self._known.append(ask)
         return ask

@@ -223,12 +223,14 @@ def probe_schema() -> dict[str, Any]:
     _, parts = msgspec.json.schema_components((Head, Step), ref_template="#/$defs/{name}")
     head = parts["Head"]
     head["required"] = ["format", "version", *head["required"]]
-    return {
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a file of pymllm probe",
         "oneOf": [{"$ref": "#/$defs/Head"}, {"$ref": "#/$defs/Step"}],
         "$defs": parts,
     }
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))  # empty tuples as lists
+    return plain
 
 
 def read_history(path: Path) -> History:

@@ -18,6 +18,8 @@ Play: TypeAlias = Callable[[Program], Sequence[Step]]
 
 _TRIES = 250
 _PLAYS = 3
+_BETWEEN = 8
+"""Latest requests that are tried, each alone, between the two that have most in common."""
 
 
 @dataclass(slots=True)
@@ -45,9 +47,9 @@ class Shrinker:
         self._end = time.monotonic() + self.seconds
         steps = self.history.steps[:step]
         program = as_sent(steps)
-        # Most often two requests are enough, or the requests before, and the last one cold.
+        # Most often two or three requests are enough, or the requests before, and the last one cold.
         short = (*(it for it in program[:-1] if not isinstance(it, Cold)), program[-1])
-        starts = (*_pair(program), short, program)
+        starts = (*_few(program), short, program)
         # What shows in company depends on when requests arrive, so it may need several plays.
         if not any(self._shows(it) for _ in range(_PLAYS) for it in starts):
             return None
@@ -135,8 +137,12 @@ def _tidied(program: Program) -> Program:
     return tuple(kept)
 
 
-def _pair(program: Program) -> Iterator[Program]:
-    """Yield the request that is asked cold last, behind the one that it has most in common with."""
+def _few(program: Program) -> Iterator[Program]:
+    """Yield the request that is asked cold last, behind the one that it has most in common with.
+
+    Then with one more between them, the latest first, which may take the memory of the other: one of the same
+    burst, too.
+    """
     last = program[-1]
     asks = {ask.id: ask for it in program for ask in asks_of(it)}
     ids = last.of[:1] if isinstance(last, Cold) else tuple(ask.id for ask in asks_of(last))[:1]
@@ -144,7 +150,10 @@ def _pair(program: Program) -> Iterator[Program]:
         *before, one = [ask for ask in asks.values() if ask.id <= id]
         if before:
             other = max(before, key=lambda it: common_length(it.tokens, one.tokens))
-            yield (other, one, last) if isinstance(last, Cold) else (other, one)
+            behind = (one, last) if isinstance(last, Cold) else (one,)
+            yield (other, *behind)
+            between = [ask for ask in before if ask is not other][-_BETWEEN:]
+            yield from ((other, ask, *behind) for ask in reversed(between))
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

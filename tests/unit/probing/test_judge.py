@@ -30,6 +30,7 @@ from pymllm.probing.records import (
     Operation,
     Place,
     Step,
+    asks_of,
     dump_history,
     read_history,
     write_history,
@@ -214,6 +215,16 @@ def test_equal_seeds_are_equal_programs() -> None:
     continued = {ask.after for ask in asks} - {None}
     assert continued
     assert not continued & dropped
+
+
+def test_some_prompts_lack_a_piece_of_their_document() -> None:
+    """So a server that shifts what it keeps behind the gap, as --cache-reuse does, has something to shift."""
+    made = Generator(0, longest=160, max_tokens=4, has_salts=False, can_reset=False)
+    asks = [ask for operations in made.rounds(60) for it in operations for ask in asks_of(it)]
+    texts = [bytes(ask.tokens) for ask in asks]
+    pieces = [(at, text[-17:]) for at, text in enumerate(texts) if len(text) > 17]
+    shifted = {at for at, piece in pieces for text in texts if text.find(piece) > len(texts[at]) - 17}
+    assert len(shifted) > 1
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
