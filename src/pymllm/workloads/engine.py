@@ -146,6 +146,12 @@ class Engine(EngineLoop[LiveRequest]):
     def _receive(self, request: Request, place: int) -> LiveRequest:
         return LiveRequest(request, place)
 
+    def _ceiling_of(self, request: Request) -> int:
+        """Return the ceiling; a model may produce anything, so that all but the last token may be a hit."""
+        if self._model is not None:
+            return self.memory.whole_pages(request.prompt_length - 1)
+        return super()._ceiling_of(request)
+
     def _can_ever_fit(self, live: LiveRequest) -> bool:
         return self._admission.can_ever_fit(live)
 

@@ -155,8 +155,12 @@ class EngineLoop(ABC, Generic[Live]):
             self._tally.rejected += 1
             self._arrivals.end(request, self._now_ms)
             return
-        live.ceiling_tokens = self._ceiling.add(request)
+        live.ceiling_tokens = self._ceiling_of(request)
         self.queue.append(live)
+
+    def _ceiling_of(self, request: Request) -> int:
+        """Return how many prompt tokens an unlimited cache would serve, from what all requests have said."""
+        return self._ceiling.add(request)
 
     def _abort_where_asked(self) -> None:
         for stage, lives in self.by_stage():

@@ -288,3 +288,13 @@ def test_a_reset_in_which_the_engine_fails_is_answered(
     with serving(service) as client:
         assert client.post("/reset_prefix_cache", timeout=10).status_code == 409
         assert "RuntimeError: out of order" in client.get("/health").text
+
+
+def test_a_prompt_that_goes_on_with_an_answer_may_be_reset(client: httpx.Client) -> None:
+    """E6: a hit on what the model has produced is none that an unlimited cache of prompts would lack."""
+    body = {"prompt": PROMPT, "max_tokens": 16, "return_token_ids": True}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    longer = [*PROMPT, *choice["token_ids"], 65]
+    usage = client.post("/v1/completions", json={"prompt": longer, "max_tokens": 1}).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 72
+    assert client.post("/reset_prefix_cache").json() == {"success": True}
