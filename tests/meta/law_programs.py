@@ -98,7 +98,8 @@ def write_run(law: Law) -> None:
 
     fault = next(it for it in PLANTED if it.id == _FAULTS_OF_RUNS[law.id])
     counted = {"keeps": count_run(_RUN), "breaks": count_run(_RUN, fault.edits), "fault": fault.id}
-    write_text_file(PROGRAMS.with_name("runs") / f"{law.id}.json", json.dumps(_RUN | counted, indent=1) + "\n")
+    text = json.dumps(_RUN | counted, indent=1) + "\n"
+    write_text_file(PROGRAMS.with_name("runs") / f"{law.id}.json", text)
 
 
 if __name__ == "__main__":
