@@ -11,6 +11,7 @@ if str(ROOT / "src") not in sys.path:
     sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
 
 from pymllm.probing.laws import LAWS  # noqa: E402
+from pymllm.watching import laws as streams  # noqa: E402
 
 __all__ = ["PAGE", "make_servers_page"]
 
@@ -26,15 +27,23 @@ _HEAD = """\
 
 What a running server must keep, as [`pymllm probe`](../probe.md) judges it from requests and answers alone.
 A request is asked *warm*, as anybody asks, and *cold*, where no cache can serve it. These laws are of no kind
-of class, so they stand beside the others, with ids of their own.
-This page is printed from `pymllm.probing.laws` (`python docs/builder/servers_page.py`).
+of class, so they stand beside the others, with ids of their own. Behind them stand the
+[laws of event streams](#w1).
+This page is printed from `pymllm.probing.laws` and `pymllm.watching.laws`
+(`python docs/builder/servers_page.py`).
+"""
+_STREAMS = """\
+W1 to W7 are about the stream of events by which a server tells what its cache has, as
+[`pymllm watch`](../watch.md) judges it. A *producer* is one rank or worker with numbers of its own; *there*
+is what its events have stored and not removed.
 """
 
 
 def make_servers_page() -> str:
     """Return the page."""
     parts = [_HEAD]
-    for law in LAWS.values():
+    for law in (*LAWS.values(), *streams.LAWS.values()):
+        parts += [_STREAMS] if law.id == "W1" else []
         sentence, _, rest = law.text.partition("\n")
         for name, title in _TITLES.items():
             rest = re.sub(rf"^{name}\n-+\n", f"*{title}.* ", rest, flags=re.MULTILINE)

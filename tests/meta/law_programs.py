@@ -98,8 +98,9 @@ def write_run(law: Law) -> None:
 
     fault = next(it for it in PLANTED if it.id == _FAULTS_OF_RUNS[law.id])
     counted = {"keeps": count_run(_RUN), "breaks": count_run(_RUN, fault.edits), "fault": fault.id}
-    text = json.dumps(_RUN | counted, indent=1) + "\n"
-    write_text_file(PROGRAMS.with_name("runs") / f"{law.id}.json", text)
+    write_text_file(
+        PROGRAMS.with_name("runs") / f"{law.id}.json", json.dumps(_RUN | counted, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ from pymllm.history.operations import (
 from pymllm.machines.examiner import Examiner
 from pymllm.machines.registry import DEV
 from pymllm.machines.smoke import make_sample
+from pymllm.probing.programs import Generator
+from pymllm.probing.records import Answer, Cold, Head, Place, asks_of
+from pymllm.probing.records import History as ProbeHistory
+from pymllm.probing.records import Step as ProbeStep
+from pymllm.probing.records import dump_history as dump_probe
 from pymllm.report.store import write_run
 from pymllm.search.kept_searches import keep_searches
 from pymllm.search.runner import verify
@@ -43,6 +48,7 @@ from tests.mutated.verbs import run
 from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples
 from tests.unit.report.test_store import EACH
+from tests.unit.watching.producer import Producer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRACES = Path(__file__).parents[1] / "unit" / "traces" / "small_traces"
@@ -106,6 +112,7 @@ def make_cases(folder: Path) -> list[Case]:
             (130,),
             4,
         ),
+        Case("judge of a probe", [_probed()], "it.jsonl", ("judge", "it.jsonl"), judged, 4),
         Case(
             "rerun --command",
             [rerun],
@@ -138,6 +145,7 @@ def make_cases(folder: Path) -> list[Case]:
             (130,),
             3,
         ),
+        Case("watch", [_stream()], "it.jsonl", ("watch", "it.jsonl"), judged, 8),
         Case("merge", ledgers, "it/ledger.jsonl", ("merge", "it"), judged, 4),
         Case("merge --baseline", found, "it.json", (*merge, "--baseline", "it.json"), judged, 2),
         Case("merge --corpus", rare, "it/corpus.jsonl", (*merge, "--corpus", "it"), judged, 2),
@@ -246,6 +254,21 @@ def _cases_of_traces() -> Iterator[Case]:
         yield Case(verb, files, "it.jsonl", words, (0,), weight)
 
 
+def _probed() -> bytes:
+    """Return a file of a probe: a measurement and a round of a program, answered from nowhere."""
+    place = Place(7, ((7, -0.5), (8, -2.0)))
+    steps, prompts = list[ProbeStep](), dict[int, tuple[int, ...]]()
+    made = Generator(1, longest=40, max_tokens=2, has_salts=True, can_reset=True)
+    for operation in (*made.measure(), *made.round(12)):
+        for ask in asks_of(operation):
+            prompts[ask.id] = (*prompts.get(ask.after or 0, ()), *ask.tokens)
+        asked = operation.of if isinstance(operation, Cold) else [ask.id for ask in asks_of(operation)]
+        answers = tuple(Answer(prompt=prompts[id], places=(place, place), cached=0) for id in asked)
+        steps.append(ProbeStep(operation=operation, answers=answers))
+    head = Head(server="pymllm", api="openai", cold="salt", has_salts=True, is_clean=True)
+    return dump_probe(ProbeHistory(head, tuple(steps))).encode()
+
+
 def _play_samples() -> Iterator[History]:
     """Yield what our own classes, and a few that are wrong, do in the simplest programs; radix last."""
     for name in (*(entry.name for entry in OWN), *_WRONG, "radix"):
@@ -304,6 +327,11 @@ def _verdicts() -> object:
     """Make the document of a search with what it can have."""
     rows = samples.adapter("radix", "prefix", [samples.law("R1", "holds"), samples.law("R6", "violated")])
     return samples.verify({**rows, "violations": [samples.violation("R6")]})
+
+
+def _stream() -> bytes:
+    """Return a recording of cache events."""
+    return b"".join(json.dumps(it).encode() + b"\n" for it in Producer(0).messages(12))
 
 
 def _documents() -> list[bytes]:

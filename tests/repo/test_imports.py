@@ -47,7 +47,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": (
         {"errors", "text_file", "torch_extra", "mem_cache", "core", "invariants", "history", "oracle"},
-        {"numpy", "torch", "msgspec"},
+        {
+            "numpy",
+            "torch",
+            "msgspec",
+            "psutil",
+        },  # the last where rows lie so far apart that memory is asked for
     ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": (
@@ -82,9 +87,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"msgspec", "psutil"},
     ),
-    # What is made wrong is named by its import path. A campaign looks for it, too.
+    # What is made wrong is named by its import path. A campaign looks for it, too, and a probe of a server.
     "faults": (
-        {"errors", "history", "oracle", "adapters", "documents", "machines", "search", "soak", "work"},
+        {
+            *("errors", "history", "oracle", "adapters", "documents", "machines", "search", "soak", "work"),
+            *("probing", "serving"),
+        },
         {"msgspec"},
     ),
     "vectors": (
@@ -98,6 +106,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Judges servers by what they answer; shares with the embedded one nothing.
     "probing": ({"errors", "text_file", "oracle"}, {"httpx", "msgspec"}),
+    # Judges streams of events by themselves.
+    "watching": ({"errors", "text_file", "oracle"}, {"msgspec", "zmq"}),
     "replay": (
         {
             *(
@@ -124,7 +134,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             *("errors", "signals", "text_file", "torch_extra", "workloads", "traces", "history", "oracle"),
             *("adapters", "instrument", "work", "documents", "machines", "search", "soak", "faults"),
-            *("vectors", "replay", "report", "serving", "probing"),
+            *("vectors", "replay", "report", "serving", "probing", "watching"),
         },
         {"msgspec", "click", "rich", "httpx", "torch", "uvicorn"},
     ),

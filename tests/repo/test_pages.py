@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pymllm.cli import main
 from pymllm.cli.results.report import FORMATS
 from pymllm.cli.search.faults_page import print_anew, rows_of
-from pymllm.faults.table import BUGS, PLANTED, own_cabinet
+from pymllm.faults.table import BUGS, PLANTED, SERVERS, own_cabinet
 from pymllm.history.operations import KINDS
 from pymllm.machines.registry import PROFILES
 from pymllm.oracle.coverage import GOALS
@@ -354,9 +354,9 @@ FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_faults_has_every_fault_and_what_caught_it() -> None:
-    """After a change of the cabinet: pymllm faults hunt ID... --full --page docs/faults.md."""
+    """After a change of the cabinet: pymllm faults hunt, or probe, ID... --full --page docs/faults.md."""
     found = rows_of(FAULTS)
-    cabinet = {fault.id: fault for fault in own_cabinet()}
+    cabinet = {fault.id: fault for fault in (*own_cabinet(), *SERVERS)}
     assert list(found) == list(cabinet)
     for id, fault in cabinet.items():
         laws, searchers = found[id][:2]
@@ -371,7 +371,7 @@ def test_the_texts_of_the_page_of_faults_are_those_of_the_source() -> None:
 
 def test_every_bug_has_a_place_to_link_to() -> None:
     """Each system that it is planted in, too."""
-    suffixed = [fault.id for fault in PLANTED if fault.id != fault.entry]
+    suffixed = [it.id for it in (*PLANTED, *SERVERS) if it.entry in BUGS and it.id != it.entry]
     places = [*(f"### {id}\n" for id in BUGS), *(f'<a id="{id.lower()}"></a>' for id in suffixed)]
     assert [place for place in places if place not in FAULTS] == []
 
@@ -499,7 +499,9 @@ def test_the_page_has_each_kind_of_record_and_each_feed() -> None:
 def test_the_page_names_each_command_that_keeps_its_result() -> None:
     """And every command that it shows has the options that it is shown with."""
     keeping = {name for name, verb in verbs_of(main) if any(it.name == "store" for it in verb.params)}
-    (told,) = re.findall(r"These commands write a run with `--store FOLDER`: (.*?)\.", REPORT)
+    (told,) = re.findall(
+        r"These commands write a run with `--store FOLDER`: (.*?)\.", REPORT, flags=re.DOTALL
+    )
     assert set(re.findall(r"`([\w -]+)`", told)) == keeping
     for line in re.findall(r"^pymllm (.*?)(?: +#.*)?$", REPORT, flags=re.MULTILINE):
         assert what_is_wrong(line.split()) is None

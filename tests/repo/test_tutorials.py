@@ -28,9 +28,9 @@ def test_a_tutorial_says_what_happens(page: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_a_tutorial_for_each_use() -> None:
-    """Six things that people do with the package, and a page that lists them."""
+    """Seven things that people do with the package, and a page that lists them."""
     listed = (ROOT / "docs" / "tutorials" / "index.md").read_text(encoding="utf-8")
-    assert len(PAGES) == 6
+    assert len(PAGES) == 7
     assert [path.name for path in PAGES if f"({path.name})" not in listed] == []
 
 

@@ -38,7 +38,7 @@ EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 COMMAND = re.compile(r"(?:^|[ '/])pymllm ([a-z]+ -?[^'\n]*)", flags=re.MULTILINE)
 ACTION = re.compile(r"[\w-]+/[\w./-]+@v\d+(\.\d+)*")
 PLACEHOLDER = re.compile(
-    r"URL-OF-PYMLLM|my_package\.my_adapter:MyCache|MY-PROJECT|\S+/bench_my_cache\.py|my_project\.prom"
+    r"URL-OF-PYMLLM|START-MY-SERVER|my_package\.my_adapter:MyCache|MY-PROJECT|\S+/bench_my_cache\.py|my_project\.prom"
 )
 
 
@@ -101,7 +101,15 @@ def test_a_workflow_is_one(name: str) -> None:
 
 def test_what_is_told_of_a_violation_is_told_although_verify_ends_in_1() -> None:
     """The step with the feed runs all the same, where the feed has verdicts."""
-    for name in ("github-summary.yml", "junit.yml", "prometheus.yml", "badge.yml", "nightly.yml"):
+    names = (
+        "github-summary.yml",
+        "junit.yml",
+        "prometheus.yml",
+        "badge.yml",
+        "nightly.yml",
+        "server-probe.yml",
+    )
+    for name in names:
         (feed,) = (step for step in steps_of(name) if "pymllm report" in step.get("run", ""))
         assert feed["if"] == "${{ !cancelled() }}"
 
@@ -125,7 +133,15 @@ def test_metrics_that_the_page_and_the_rules_name_are_written() -> None:
     told = set(re.findall(r"\bpymllm_[a-z_]+", PAGES["prometheus.md"] + FILES["prometheus-rules.yml"]))
     figures = [FIGURE, Figure("m", 1.0, "bytes"), Figure("h", 0.5, "share"), Figure("s", 9.0, "steps/s")]
     absent = samples.adapter("absent", None, [], problems=[{"message": "no module"}])
-    kinds = [samples.verify(absent), samples.faults(), samples.soak(), samples.verify()]
+    kinds = [
+        samples.verify(absent),
+        samples.faults(),
+        samples.soak(),
+        samples.vectors(),
+        samples.watch(),
+        samples.probe(),
+        samples.verify(),
+    ]
     runs = [samples.run(plain) for plain in kinds] + [run for it in figures for run in days(it)]
     assert told == set(re.findall(r"^# TYPE (\w+)", make_openmetrics(runs), flags=re.MULTILINE))
 

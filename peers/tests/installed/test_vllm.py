@@ -200,7 +200,7 @@ def keep_nothing(add: Method) -> Method:
         (VllmMamba, "MambaManager", "add_local_computed_blocks", keep_nothing, "M4 M6"),
         (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", go_on_without, "M2 S1"),
         (VllmWindow, "SlidingWindowManager", "find_longest_cache_hit", stop_at_the_first, "R2 R6"),
-        (VllmWindow, "SlidingWindowManager", "_contiguous_blocks_for_hit", one_block_less, "S1"),
+        (VllmWindow, "SlidingWindowManager", "_contiguous_blocks_for_hit", one_block_less, "S1 S5"),
         (VllmWindow, "SlidingWindowManager", "get_num_skipped_tokens", one_token_less, "S5"),
     ],
     ids=lambda value: getattr(value, "__name__", value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.far import why_not_far
 from pymllm.adapters.key_forms import make_indices, make_tokens
 from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.history import operations as ops
@@ -21,6 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int
 from pymllm.mem_cache.pools.gdn_pool import GDNPool
 from pymllm.mem_cache.pools.kv_pool import KVPool
 from pymllm.mem_cache.pools.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.pools.rows import bit_view
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -40,8 +43,22 @@ def as_numbers(elements: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, rows.tolist()))
 
 
+def sparse_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros on the host of which only those pages exist that are written (`pymllm.adapters.far`).
+
+    `MemoryError` where the machine cannot have them.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if reason := why_not_far(size):
+        raise MemoryError(reason)
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(*shape)
+
+
 class OwnPool(BaseAdapter, ABC):
-    """One object of ours, the `pool`; ``device`` in the configuration names another device than the CPU."""
+    """One object of ours, the `pool`; ``device`` in the configuration names another device than the CPU.
+
+    ``apart`` there says that a program's rows are so many rows of the pool apart (`pymllm.adapters.far`).
+    """
 
     POOL: ClassVar[type[Any]]
     """Whose object it is; what is a variation of one of ours names itself here."""
@@ -52,6 +69,7 @@ class OwnPool(BaseAdapter, ABC):
         super().__init__(name, config)
         self.device = torch.device(str(config.get("device", "cpu")))
         self._is_on_host = self.device.type == "cpu"
+        self.apart = self.number("apart") if "apart" in config else 1
         self.pool: Any = self.make_pool()
 
     @abstractmethod
@@ -71,6 +89,16 @@ class OwnPool(BaseAdapter, ABC):
         """Return numbers as an index tensor on the device."""
         made = make_indices(numbers, form)
         return made if self._is_on_host else made.to(self.device)
+
+    def row(self, number: int) -> int:
+        """Return the pool's number of a row that a program names."""
+        return number * self.apart
+
+    def rows(self, numbers: Sequence[int], form: str) -> torch.Tensor:
+        """Return rows that a program names as an index tensor; far ones do not fit small dtypes."""
+        if self.apart == 1:
+            return self.index(numbers, form)
+        return self.index([*map(self.row, numbers)], form if form.startswith("int64") else "int32")
 
     def do_malformed(self, step: int, operation: ops.Malformed) -> Done:
         return call_malformed(self.MALFORMED, operation, self.pool)
@@ -200,10 +228,11 @@ class KVBuffers(OwnPool):
 
     def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        of_keys = map(self.number, ("size", "layers", "k_heads", "k_dim"))
+        size, *of_keys = map(self.number, ("size", "layers", "k_heads", "k_dim"))
         of_values, page_size = map(self.number, ("v_heads", "v_dim")), self.number("page_size")
         form = self.device, self.dtype()
-        return self.POOL(*of_keys, *form, *of_values, page_size=page_size, check_bounds=True)
+        pool = self.POOL if self.apart == 1 else _far_buffers(self.POOL)
+        return pool(size * self.apart, *of_keys, *form, *of_values, page_size=page_size, check_bounds=True)
 
     def claim(self) -> frozenset[str]:
         return frozenset({"forms", "refusals", "tight_buffers"})
@@ -214,7 +243,7 @@ class KVBuffers(OwnPool):
         return ("P3",)
 
     def do_write_kv(self, step: int, operation: ops.WriteKV) -> Done:
-        slots = self.index(operation.slots, operation.form)
+        slots = self.rows(operation.slots, operation.form)
         slots = slots.unsqueeze(0) if operation.shape == "batch" else slots
         keys = self._rows(operation.keys, self.pool.k_head_num, self.pool.k_head_dim, operation.shape)
         values = self._rows(operation.values, self.pool.v_head_num, self.pool.v_head_dim, operation.shape)
@@ -230,15 +259,27 @@ class KVBuffers(OwnPool):
 
     def do_move_kv(self, step: int, operation: ops.MoveKV) -> Done:
         keys, values = self.pool.get_kv_buffer(operation.layer)
-        rows = slice(operation.source, operation.source + operation.count)
+        first, apart = operation.source * self.apart, self.apart
+        rows = slice(first, first + operation.count * apart, apart)
         targets = range(operation.target, operation.target + operation.count)
-        self.pool.set_kv_buffer(operation.layer, self.index(targets, "int64"), keys[rows], values[rows])
+        self.pool.set_kv_buffer(operation.layer, self.rows(targets, "int64"), keys[rows], values[rows])
         return Done()
 
     def do_read_kv(self, step: int, operation: ops.ReadKV) -> Buffers:
         keys = self.pool.get_key_buffer(operation.layer)
         values = self.pool.get_value_buffer(operation.layer)
-        return Buffers(as_numbers(keys), as_numbers(values))
+        return Buffers(as_numbers(keys[:: self.apart]), as_numbers(values[:: self.apart]))
+
+
+def _far_buffers(pool: type[Any]) -> type[Any]:
+    """Return a class of KV pools with buffers of which few pages exist."""
+
+    def make_buffers(self: Any, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        made = [sparse_zeros(shape, self.dtype) for shape in shapes]
+        self._bytes = sum(buffer.nbytes for buffer in made)
+        return made
+
+    return type(pool.__name__, (pool,), {"_make_buffers": make_buffers})
 
 
 def _write(pool: KVPool, **wrong: Any) -> None:
@@ -323,9 +364,18 @@ class GDNStates(OwnPool):
 
     def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        sizes = map(self.number, ("max_reqs", "layers", "v_heads", "k_dim", "v_dim", "conv_dim", "kernel"))
-        tracks = self.number("track_slots")
-        return self.POOL(*sizes, self.device, self.dtype(), tracks, check_bounds=True)
+        requests, tracks = self.number("max_reqs"), self.number("track_slots")
+        sizes = map(self.number, ("layers", "v_heads", "k_dim", "v_dim", "conv_dim", "kernel"))
+        form = self.device, self.dtype()
+        pool = self.POOL
+        if self.apart > 1:
+            self.limits = {**self.limits, "clear": "all states would be written, most of which do not exist"}
+            pool = type(pool.__name__, (pool,), {"_make_states": lambda _, *form: sparse_zeros(*form)})
+        return pool(self.row(requests), *sizes, *form, tracks, check_bounds=True)
+
+    def row(self, number: int) -> int:
+        """Return the pool's number of a row that a program names: track slots follow the working rows."""
+        return number * self.apart - max(0, number - self.number("max_reqs")) * (self.apart - 1)
 
     def claim(self) -> frozenset[str]:
         return frozenset({"pool", "forms", "refusals"})
@@ -344,30 +394,38 @@ class GDNStates(OwnPool):
 
     def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> Slots | NoRoom:
         slot = self.pool.alloc_track_slot()
-        return NoRoom() if slot is None else Slots((slot,))
+        return NoRoom() if slot is None else Slots((slot - (self.apart - 1) * self.number("max_reqs"),))
 
     def do_free_track(self, step: int, operation: ops.FreeTrack) -> Done:
-        self.pool.free_track_slot(self.one(operation.slot))
+        self.pool.free_track_slot(self.row(self.one(operation.slot)))
         return Done()
 
     def do_write_state(self, step: int, operation: ops.WriteState) -> Done:
-        write_state(self.pool, self.one(operation.slot), operation)
+        write_state(self.pool, self.row(self.one(operation.slot)), operation)
         return Done()
 
     def do_copy_states(self, step: int, operation: ops.CopyStates) -> Done:
         source, target = (self.numbers(spans) for spans in (operation.source, operation.target))
-        self.pool.copy_states(self.index(source, operation.form), self.index(target, operation.form))
+        self.pool.copy_states(self.rows(source, operation.form), self.rows(target, operation.form))
         return Done()
 
     def do_reset_states(self, step: int, operation: ops.ResetStates) -> Done:
-        self.pool.reset_states(self.index(self.numbers(operation.rows), operation.form))
+        self.pool.reset_states(self.rows(self.numbers(operation.rows), operation.form))
         return Done()
 
     def do_read_states(self, step: int, operation: ops.ReadStates) -> States:
-        return view_states(*self.pool.get_layer_state(operation.layer))
+        recurrent, conv = self.pool.get_layer_state(operation.layer)
+        if self.apart > 1:
+            named = torch.tensor(
+                [*map(self.row, range(1 + self.number("max_reqs") + self.number("track_slots")))]
+            )
+            recurrent, conv = recurrent[named], bit_view(conv)[named].view(conv.dtype)
+        return view_states(recurrent, conv)
 
     def do_clear(self, step: int, operation: ops.Clear) -> Done:
-        """Take every track slot back and zero all states."""
+        """Take every track slot back and zero all states, unless most of these do not exist."""
+        if self.apart > 1:
+            raise UnsupportedError(self.limits["clear"])
         self.pool.clear()
         return Done()
 

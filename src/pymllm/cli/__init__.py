@@ -15,7 +15,7 @@ VERBS = {
         *("search.faults", "search.goals"),
     ),
     "Replay": ("replay.replay", "replay.replay_serial", "replay.curve", "replay.trace"),
-    "Servers": ("servers.serve", "servers.probe"),
+    "Servers": ("servers.serve", "servers.probe", "servers.watch"),
     "Results": (
         *("results.rerun", "results.judge", "results.shrink", "results.bisect"),
         *("results.diff", "results.report"),

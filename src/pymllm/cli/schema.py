@@ -26,6 +26,7 @@ _OF_LINES = {
         "pymllm.soak.measured:measured_schema",
     ),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
+    "probe-file": ("a line of a file of pymllm probe", "pymllm.probing.records:probe_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "vectors": ("a line of a file of vectors", "pymllm.vectors.format:vectors_schema"),
     "trace": ("a line of a trace that pymllm trace writes", "pymllm.traces.own:trace_schema"),

@@ -19,6 +19,8 @@ VERIFICATION = "verification"
 """Who caught a fault where `pymllm faults verify` did, beside `SEARCHERS`."""
 CAMPAIGN = "campaign"
 """The same of `pymllm faults soak`."""
+PROBE = "probe"
+"""The same of `pymllm faults probe`, whose operations are requests."""
 
 
 class Detection(Row, frozen=True):
@@ -31,7 +33,7 @@ class Detection(Row, frozen=True):
     seed: int
     law: str
     message: str
-    searcher: Annotated[str, Meta(extra_json_schema={"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN]})]
+    searcher: Annotated[str, Meta(extra_json_schema={"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN, PROBE]})]
     adapter: str
     config: Config
     operations: int

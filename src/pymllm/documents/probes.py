@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pymllm.instrument.documents import Document, Row
 from pymllm.oracle.verdicts import Verdict
 
@@ -17,9 +19,10 @@ class ProbedLaw(Row, frozen=True):
 
 
 class ProbeTolerance(Row, frozen=True):
-    """Differences of log-probabilities that count, alone and in company, and the spreads behind them.
+    """Differences of log-probabilities that count, and the spreads behind them.
 
-    ``alone``, ``company`` and ``warm`` are null where nothing was measured, because the tolerance was given.
+    They are those of requests alone, in company, and served from the cache. A spread is null where nothing
+    was measured, because the tolerance was given.
     """
 
     judged: float
@@ -27,6 +30,24 @@ class ProbeTolerance(Row, frozen=True):
     alone: float | None
     company: float | None
     warm: float | None
+    judged_warm: float | None = None
+
+
+class ProbeDifference(Row, frozen=True):
+    """The largest difference of one answer from the same request cold and alone.
+
+    ``kind`` is "warm" if some of the prompt was served from the cache, or nobody tells; "computed" if nothing
+    was; "cold" if the answer was asked cold, too. ``token`` is its place in the answer, counted from 1, and
+    ``beside`` counts the requests at the same time.
+    """
+
+    request: int
+    kind: Literal["warm", "computed", "cold"]
+    beside: int
+    cached: int | None
+    token: int
+    size: float
+    tolerance: float
 
 
 class ProbeViolation(Row, frozen=True):
@@ -43,15 +64,18 @@ class ProbeViolation(Row, frozen=True):
 class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
     """What ``pymllm probe --json`` prints.
 
+    ``url`` is null where no server was asked, and of ``--demo``, whose architecture is ``demo``.
     ``failure`` says what ended the probe early: laws are judged on what came before. ``program`` has the
     smallest program in words, and ``unshrunk`` why there is none; ``output`` is the file that keeps it.
-    ``places`` counts tokens that were compared, ``left_out`` those that could not be.
+    ``places`` counts tokens that were compared, ``left_out`` those that could not be; ``differences`` has
+    each answer that was compared, at most the first 10,000.
     """
 
     server: str
     api: str
     model: str | None
     url: str | None
+    demo: str | None = None
     cold: str
     seed: int | None
     requests: int
@@ -69,5 +93,6 @@ class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
     unshrunk: str | None = None
     failure: str | None = None
     notes: tuple[str, ...] = ()
+    differences: tuple[ProbeDifference, ...] = ()
     output: str | None = None
     again: str | None = None

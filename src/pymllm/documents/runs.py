@@ -19,6 +19,7 @@ from pymllm.documents.programs import (
 )
 from pymllm.documents.replays import AskedRow, ReplayConfig, ReplayDocument, ReplayRun
 from pymllm.documents.searches import CompareDocument, Kind, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import DoctorDocument, Document, Row
 from pymllm.oracle.verdicts import Verdict
 
@@ -115,6 +116,7 @@ AnyDocument = (
     | ProtocolDocument
     | DoctorDocument
     | ProbeDocument
+    | WatchDocument
 )
 DOCUMENTS: dict[str, type[Document]] = {str(it.__struct_config__.tag): it for it in get_args(AnyDocument)}
 """The record of each schema."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pymllm.documents.faults import SEARCHERS
+from pymllm.documents.faults import PROBE, SEARCHERS
 from pymllm.faults.plant import Change
 from pymllm.history.files import Config
 
@@ -53,7 +53,7 @@ class Fault:
                 kind = "a text" if name in ("id", "title") else "a tuple of texts"
                 raise ValueError(f"fault {self.id!r}: {name} is {value!r}; it must be {kind}, not empty")
         for searcher in self.searchers:
-            if searcher not in SEARCHERS:
+            if searcher not in (*SEARCHERS, PROBE):
                 raise ValueError(
                     f"fault {self.id!r}: no searcher {searcher!r}; there are {', '.join(SEARCHERS)}"
                 )

@@ -14,6 +14,7 @@ import difflib
 import importlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 import msgspec
@@ -31,6 +32,7 @@ _TABLES = (
     *("engine_blocks", "index", "unplanted"),
     *("wrong_slots", "wrong_trees", "wrong_leaves", "wrong_states", "wrong_blocks", "wrong_index"),
 )
+_OF_SERVERS = "servers"
 _LONGEST = 60  # of an id that is shown again
 
 
@@ -125,8 +127,22 @@ WRONG: tuple[Fault, ...] = tuple(fault for fault in _FAULTS if fault.entry not i
 """Ways to break one law after the other, which are adapters, too (`pymllm.faults.adapters`)."""
 
 
+def _of_server(id: str, entry: _Entry, where: dict[str, str]) -> Fault:
+    """Return a fault of the embedded server, by default with the edits of its bug."""
+    bug = id.partition("-")[0]
+    fault = entry.fault(id, entry.title or BUGS[bug].title, where)
+    if fault.edits:
+        return fault
+    (edits,) = (it.edits for it in PLANTED if it.id == bug)
+    return replace(fault, edits=edits)
+
+
+SERVERS: tuple[Fault, ...] = tuple(_of_server(*entry) for entry in _read(_OF_SERVERS))
+"""Faults of the embedded server, which `pymllm faults probe` looks for; no adapter shows them."""
+
+
 def own_cabinet() -> tuple[Fault, ...]:
-    """Return all faults of this package."""
+    """Return all faults of classes in this package."""
     return (*PLANTED, *WRONG)
 
 

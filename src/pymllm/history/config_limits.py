@@ -17,6 +17,7 @@ from pymllm.errors import ProgramError
 _SLOTS: Final = 2**20
 _PAGE: Final = 2**16
 _FEW: Final = 2**10
+_APART: Final = 2**26
 
 ELEMENTS_LIMIT: Final = 2**16
 """Most numbers of what is read as a whole: a table of rows, all buffers, all states."""
@@ -32,6 +33,7 @@ SIZE_LIMITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("max_context_len", "k_dim", "v_dim", "conv_dim", "conv_width", "kernel"), _PAGE),
     **dict.fromkeys(("ssm_dim", "ssm_width"), _PAGE),
     **dict.fromkeys(("layers", "k_heads", "v_heads", "ssm_heads"), _FEW),
+    "apart": _APART,
 }
 """The largest value of each key that a size is read from, whatever the kind."""
 
@@ -53,6 +55,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `layers` | at least 1 |
 `k_heads`, `k_dim`, `v_heads`, `v_dim` | at least 1 | shape of a row of keys, and of values
 `dtype` | text | of an element, as PyTorch calls it: `bfloat16`, `float8_e4m3fn`, `int64`, ...
+`apart` | at least 1, or absent | row *r* that a program names is row *r* times this of the buffers
 """,
     "states": """
 `max_reqs` | at least 1 | working rows 1 to `max_reqs`; row 0 is padding
@@ -60,6 +63,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `layers`, `v_heads`, `k_dim`, `v_dim` | at least 1 | a row's state: float32 `[v_heads, v_dim, k_dim]`
 `conv_dim`, `kernel` | at least 1 | the convolution's state of a row is `[conv_dim, kernel - 1]`
 `dtype` | text | of the convolution's state
+`apart` | at least 1, or absent | as of `buffers`, for working rows; track slots lie behind the last of these
 """,
     "hashes": "",
     "prefix": """

@@ -180,7 +180,7 @@ class BlockActs(PoolMachine):
         """Let the clock advance; seldom, let it begin anew."""
         self.do(ops.SetClock(self.model.blocks.clock + by if back else 0))
 
-    @act(often=(0, 3))
+    @act(often=(0, 1))
     def reset(self, often: int) -> None:
         """Reset everything now and then, and where every slot is in hand."""
         slots = self.model.slots
@@ -219,11 +219,14 @@ class BlockActs(PoolMachine):
         """Whether a transfer is over, and a second end is refused."""
         return self.can_refuse and bool(self.model.ended)
 
-    @act("can_transfer", start=PICK, count=(1, 4), twice=(0, 1), weight=2)
-    def begin_transfer(self, start: int, count: int, twice: int) -> None:
-        """Let something outside read or write some blocks, cached ones too."""
-        blocks = pick(self.occupied, start, count)
-        self.ask(ops.BeginTransfer(self.names(blocks + blocks[:twice])))
+    @act("can_transfer", start=PICK, count=(1, 4), way=(0, 2), weight=2)
+    def begin_transfer(self, start: int, count: int, way: int) -> None:
+        """Let something outside use some blocks, one perhaps twice, or cached ones, and ask for all room."""
+        cached = self.model.blocks.cached if way == 2 else []
+        blocks = pick(cached or self.occupied, start, count)
+        self.ask(ops.BeginTransfer(self.names(blocks + blocks[: way % 2])))
+        if cached:
+            self.ask(ops.AllocBlocks(self._room))
 
     @act("has_transfers", which=PICK, weight=2)
     def end_transfer(self, which: int) -> None:
@@ -407,14 +410,22 @@ class BlockMachine(BlockActs):
         """Let one request come and go after the other, and take slots until the older one's goes."""
         for each in (0, 1):
             self.serve(1, parent, each, 0, seed + each)
-        self.ask(ops.AllocSlots(self.names(self._new_blocks(parent, len(self.slots.free) + 1))))
+        self.ask(ops.AllocSlots(self.names(self._more_than_free(parent))))
 
-    @act("has_slots", start=PICK, often=(0, 1), weight=2)
-    def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
+    def _more_than_free(self, start: int) -> list[int]:
+        """Return more blocks without slots than slots are free; where so many are not held, take them."""
+        lacking = 1 + len(self.slots.free) - len(self._without_slot(self.occupied))
+        if 0 < lacking <= self._room:
+            self.do(ops.AllocBlocks(lacking))
+        return self._new_blocks(start, len(self.slots.free) + 1)
+
+    @act("has_slots", start=PICK, seed=SEED, weight=2)
+    def alloc_slots_for_the_oldest(self, start: int, seed: int) -> None:
         """Let the batch name the block whose slot would go first, beside others that have none."""
-        if often and (victims := self.slots.victims()):
-            others = self._new_blocks(start, len(self.slots.free) + 1)
-            self.ask(ops.AllocSlots(self.names([victims[0], *others])))
+        for each in range(2 - len(self.slots.victims())):
+            self.serve(1, start, each, 0, seed + each)
+        others = self._more_than_free(start)
+        self.ask(ops.AllocSlots(self.names([*self.slots.victims()[:1], *others])))
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:
@@ -462,8 +473,10 @@ class BlockMachine(BlockActs):
             sorted(self.slots.named if start % 3 == 0 else self.model.blocks.occupied), start, count
         )
         blocks += blocks[:repeat]
-        others = [value for block, value in self.slots.named.items() if block not in blocks]
         way = _WAYS[min(how, 2)]
+        if way == "deregistered" and not self.slots.named.keys() - {*blocks}:
+            self.serve(1, start, 0, 1, seed)
+        others = [value for block, value in self.slots.named.items() if block not in blocks]
         hashes = (*others[:2], self._hash(seed)) if way == "deregistered" else ()
         self.ask(ops.DropStates(self.names(blocks), way, hashes))
 

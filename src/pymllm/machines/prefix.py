@@ -333,13 +333,21 @@ class PrefixMachine(StateActs):
     def ask_under_other_values(
         self, pages: int, turn: int, style: int, filled: int, place: int, way: int
     ) -> None:
-        """Insert a key under values of all dimensions, and look it up under values that are alike (K2)."""
+        """Insert a key under values of all dimensions, and look it up under values that are alike (K2).
+
+        Such as those with the first two exchanged, where there are several dimensions.
+        """
         key = self.draw_key(pages, turn, turn, style)
-        for at, values in enumerate(alike_values(self.dimensions, filled, place, way)):
-            asked = Key(key.tokens, namespace_of(values), key.form)
-            if not at or place % 2:
-                self._insert_fresh(asked, style)
-            self.match(asked)
+        values, alike = alike_values(self.dimensions, filled, place, way)
+        exchanged = [*values]
+        if len(self.dimensions) > 1:
+            one, two = self.dimensions[:2]
+            exchanged[one], exchanged[two] = values[two], values[one]
+        for at, asked in enumerate((values, exchanged, alike)):
+            again = Key(key.tokens, namespace_of(asked), key.form)
+            if not at or (at == 2 and place % 2):
+                self._insert_fresh(again, style)
+            self.match(again)
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
@@ -498,7 +506,9 @@ class PrefixMachine(StateActs):
         key = self.draw_key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens))
         if slots is not None:
-            bad = self._bad_inserts(key, slots[: len(key.tokens)])[fault]
+            inserts = self._bad_inserts(key, slots[: len(key.tokens)])
+            # What is not wrong here leaves its turn to slots that are too few, or too many.
+            bad = inserts[fault] if inserts[fault].applies else inserts[fault % 2]
             if bad.applies:
                 self.insert(key, bad.slots, style, bad.protected, bad.evicted)
             self.give_back(slots, style)

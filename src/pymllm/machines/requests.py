@@ -177,10 +177,32 @@ class RequestMachine(PoolMachine):
         if waiting:
             self.ask(ops.ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
 
-    @act(needs="has_requests", token=_TOKEN)
-    def decode(self, token: int) -> None:
-        """Compute for as long as it takes to fill a small block."""
-        self._step((self._alphabet[token],), 5)
+    @act(weight=2, needs="has_requests", token=_TOKEN, follow=(0, 1))
+    def decode(self, token: int, follow: int) -> None:
+        """Compute for as long as it takes to fill a small block, or let two follow each other alone."""
+        if follow:
+            self._follow(token)
+        else:
+            self._step((self._alphabet[token],), 5)
+
+    def _follow(self, token: int) -> None:
+        """Let two requests decode alone, one after the other: as many blocks, only the first shared."""
+        count = min(self._piece + self._size, self._longest - 2)
+        for request in [each for each in self.model.served.values() if each.region != PAUSED]:
+            self._set_aside(request)
+        for branch in (token, (token + 1) % 3):
+            self._clear_room(self.model.blocks_for(count + 2))
+            number = self._drafted(count, 2, branch, 1)
+            if number in self.model.served:
+                self._set_aside(self.model.served[number])
+        self.observe()
+
+    def _set_aside(self, request: ServedRequest) -> None:
+        """Pause a request, or release it if that would keep too many blocks."""
+        if self.model.paused_with(request) > self.model.paused_limit or request.is_spoiled:
+            self.do(ops.Release(request.step))
+        else:
+            self.do(ops.Pause(request.step))
 
     def _schedule(self, limit: int) -> None:
         for request in self.model.of(WAITING):
@@ -364,7 +386,7 @@ class RequestMachine(PoolMachine):
         ended = [*self.model.ended]
         self.ask(ops.EndTransfer(ended[pick % len(ended)]))
 
-    @act(rare=(0, 7))
+    @act(rare=(0, 3))
     def reset(self, rare: int) -> None:
         """Empty everything, now and then."""
         if not rare:
@@ -398,7 +420,7 @@ class RequestMachine(PoolMachine):
         waiting = self.model.of(WAITING)
         return [each for each in waiting if self.model.blocks_for(each.prompt) > len(each.blocks)]
 
-    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
+    @act(weight=3, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
     def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
         """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
         if call < 2:

@@ -28,6 +28,7 @@ TOP = 8
 _BODY_MOST = 32 << 20
 _RESET_SECONDS = 10.0
 _AT_ONCE = 0.003  # seconds after which a client leaves that wants not even the first byte
+_IMPOSSIBLE = -9999.0  # vLLM's word for a token without any probability; llama.cpp says the least float
 
 
 class ServerFailed(PymllmError):
@@ -305,12 +306,22 @@ CLIENTS: dict[str, type[Client]] = {client.api: client for client in (OpenAI, Ll
 
 
 def make_http(url: str, timeout: float) -> httpx.Client:
-    """Return a client for one address that follows no redirect and asks no environment; 0 s is no limit."""
+    """Return a client for one address that follows no redirect and asks no environment; 0 s is no limit.
+
+    No connection is used twice: a server closes idle ones, vLLM's after 5 s, and a request that is on its way
+    just then has no answer, as if the server had died.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NotServed(f"{cut(url)!r} is no address of a server; write http://HOST:PORT")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1")
-    return httpx.Client(base_url=address, timeout=timeout or None, trust_env=False, follow_redirects=False)
+    return httpx.Client(
+        base_url=address,
+        timeout=timeout or None,
+        limits=httpx.Limits(max_keepalive_connections=0),
+        trust_env=False,
+        follow_redirects=False,
+    )
 
 
 def connect(http: httpx.Client, api: str) -> Client:
@@ -441,7 +452,11 @@ def _texts(values: Any) -> list[Token]:
 
 def _sorted(pairs: Any) -> tuple[tuple[Token, float], ...]:
     """Return log-probabilities, best first; not-a-number is left out, as are tokens of no probability."""
-    kept = [(token, float(value)) for token, value in pairs if value is not None and math.isfinite(value)]
+    kept = [
+        (token, float(value))
+        for token, value in pairs
+        if value is not None and math.isfinite(value) and value > _IMPOSSIBLE
+    ]
     return tuple(sorted(kept, key=lambda it: -it[1]))
 
 
@@ -476,7 +491,7 @@ def read_figures(text: str) -> Figures:
         except ValueError:
             continue
     found = {key: next((sums[name] for name in names if name in sums), None) for key, names in _MEANS.items()}
-    # llama.cpp counts prompt tokens that it computes, and not those that it has cached.
+    # llama.cpp counts prompt tokens that it computes; cached ones have a line of their own in late releases.
     if "llamacpp:" not in text:
         found |= {key: sums.get(name) for key, name in _SUMS.items()}
     return Figures(**found)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pymllm.probing.records import Answer, Ask, Burst, Cold, Place, Step, Token, Tolerance
+from pymllm.probing.records import Answer, Ask, Cold, Look, Place, Step, Token, Tolerance
 
 FACTOR = 20
 """What is judged is this often the spread."""
@@ -14,10 +14,11 @@ FACTOR = 20
 LARGEST = 0.3
 """Above this tolerance nothing is judged: wrong memory often moves a log-probability by less than that."""
 
-DOUBT_MOST = 0.2
-"""Largest difference that is left in doubt where most requests served from the cache differ."""
+ROUNDING_MOST = 1e-3
+"""Most that answers may differ by rounding which were served from what was just cached: more is in doubt."""
 
-_FEWEST_WARM = 4
+DOUBT_MOST = 0.2
+"""Largest difference that is left in doubt: rounding of 16 bits is far below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,12 @@ def measure(steps: Iterable[Step], floor: float) -> Tolerance:
     """Measure the spread of a server in a history, and return what counts as a difference.
 
     Prompts that were asked cold several times alone are the measurement, with the first time that they were
-    asked cold at once.
+    asked cold at once; and, up to the second look at the metrics, what was served from the cache.
     """
     alone: dict[int, list[Answer]] = {}
     company: dict[int, Answer] = {}
-    warm: dict[int, Answer] = {}
+    warm: list[Answer] = []
+    looks = 0
     for step in steps:
         operation = step.operation
         if isinstance(operation, Cold):
@@ -116,23 +118,24 @@ def measure(steps: Iterable[Step], floor: float) -> Tolerance:
                     alone.setdefault(id, []).append(answer)
                 elif len(alone.get(id, ())) > 1:
                     company.setdefault(id, answer)
-        elif isinstance(operation, Ask | Burst):
-            asks = operation.asks if isinstance(operation, Burst) else (operation,)
-            for ask, answer in zip(asks, step.answers, strict=True):
-                if answer.cached != 0:
-                    warm[ask.id] = answer
+        elif isinstance(operation, Ask) and looks == 1:
+            warm += (answer for answer in step.answers if answer.cached != 0)
+        looks += isinstance(operation, Look)
     repeated = [compare(first, it).size for first, *others in alone.values() for it in others]
     beside = [compare(alone[id][0], answer).size for id, answer in company.items()]
-    served = sorted(compare(alone[id][0], answer).size for id, answer in warm.items() if id in alone)
+    cold = {answers[0].prompt: answers[0] for answers in alone.values()}
+    served = [compare(cold[answer.prompt], answer).size for answer in warm if answer.prompt in cold]
     spread = max(repeated, default=None)
     spread_beside = statistics.median(beside) if beside else None
-    quartile = served[len(served) // 4] if len(served) >= _FEWEST_WARM else None
+    spread_warm = max(served, default=None)
+    just = spread_warm or 0.0
     judged = max(floor, FACTOR * (spread or 0.0))
     return Tolerance(
         alone=spread,
         company=spread_beside,
-        warm=quartile,
+        warm=spread_warm,
         judged=judged,
         judged_company=max(judged, FACTOR * (spread_beside or 0.0)),
-        doubtful=min(FACTOR * (quartile or 0.0), DOUBT_MOST),
+        judged_warm=max(judged, FACTOR * just if just <= ROUNDING_MOST else 0.0),
+        doubtful=min(FACTOR * just, DOUBT_MOST) if ROUNDING_MOST < just <= DOUBT_MOST else 0.0,
     )

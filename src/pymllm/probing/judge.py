@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 
 from pymllm.oracle.laws.law import Broken
 from pymllm.oracle.verdicts import Verdict
-from pymllm.probing.comparison import LARGEST, compare, measure
-from pymllm.probing.laws import LAWS, OF_ANSWERS, OF_COMPARED, OF_FIGURES, AnswerSeen, Check, FiguresSeen
+from pymllm.probing.comparison import LARGEST, Compared, compare, measure
+from pymllm.probing.laws import (
+    CLAIMS,
+    EXACT_REUSE,
+    LAWS,
+    OF_ANSWERS,
+    OF_COMPARED,
+    OF_FIGURES,
+    AnswerSeen,
+    Check,
+    FiguresSeen,
+)
 from pymllm.probing.records import (
     Answer,
     Ask,
@@ -39,6 +49,22 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of one answer from the same request cold and alone, and its place.
+
+    ``is_cold``: the answer was asked cold, too, so that it shows the spread of the server.
+    """
+
+    request: int
+    is_cold: bool
+    beside: int
+    cached: int | None
+    place: int
+    size: float
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What a history says of each law: how often it was tested, or why it was not; the first violation."""
 
@@ -50,6 +76,7 @@ class Judgement:
     compared: int
     left_out: int
     largest: float
+    differences: tuple[Difference, ...]
 
     def verdict_of(self, law: str) -> Verdict:
         """Return the verdict on one law."""
@@ -61,7 +88,10 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation; laws of ``without`` are not claimed."""
+    """Judge a history up to its first violation; what ``without`` or its head names is not claimed."""
+    without = {*without, *history.head.without}
+    for claim in without & CLAIMS.keys():
+        without |= {*CLAIMS[claim]}
     tolerance = history.head.tolerance or measure(history.steps, history.head.floor)
     judging = _Judging(history, tolerance, without)
     for number, step in enumerate(history.steps, 1):
@@ -98,6 +128,7 @@ class _Judging:
     compared: int = 0
     left_out: int = 0
     largest: float = 0.0
+    differences: list[Difference] = field(default_factory=list)
     _seen: dict[str, SeenPrompts] = field(default_factory=dict)
     _all: SeenPrompts = field(default_factory=SeenPrompts)
     _asked: dict[int, tuple[Answer, int]] = field(default_factory=dict)
@@ -178,6 +209,8 @@ class _Judging:
         One of a burst waits for the others' cold answers: if those differ in company alone, V2 is to blame.
         """
         if id in self._cold:
+            it = compare(self._cold[id], answer)
+            self._note_difference(self._about(id, answer, 0, way=self.history.head.cold), it)
             return
         self._cold[id] = answer
         warm, beside = self._asked[id]
@@ -196,8 +229,9 @@ class _Judging:
         self.compared += found.places
         self.left_out += found.left_out
         self.largest = max(self.largest, found.size)
-        tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
-        if seen.answer.cached != 0 and tolerance < found.size <= self.tolerance.doubtful:
+        tolerance = self._note_difference(seen, found)
+        is_warm = seen.cold is None and seen.answer.cached != 0
+        if is_warm and tolerance < found.size <= self.tolerance.doubtful:
             self._doubted = max(self._doubted, found.size)
             return
         about = AnswerSeen(
@@ -210,6 +244,25 @@ class _Judging:
         )
         self._ask(number, OF_COMPARED, about)
 
+    def _note_difference(self, seen: AnswerSeen, found: Compared) -> float:
+        """Keep a difference, and return the tolerance for it."""
+        tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
+        if seen.cold is None and seen.answer.cached != 0:
+            tolerance = max(tolerance, self.tolerance.judged_warm)
+        if found.places:
+            self.differences.append(
+                Difference(
+                    seen.request,
+                    seen.cold is not None,
+                    seen.beside,
+                    seen.answer.cached,
+                    found.place + 1,
+                    found.size,
+                    tolerance,
+                )
+            )
+        return tolerance
+
     def _about(
         self,
         id: int,
@@ -220,12 +273,13 @@ class _Judging:
         way: str | None = None,
     ) -> AnswerSeen:
         head = self.history.head
+        has_bounds = head.is_clean and EXACT_REUSE not in self.without
         return AnswerSeen(
             id,
             answer,
             beside,
-            own if head.is_clean else None,
-            anybody if head.is_clean else None,
+            own if has_bounds else None,
+            anybody if has_bounds else None,
             way,  # type: ignore[arg-type]  # of the head
             head.has_salts,
         )
@@ -293,7 +347,7 @@ class _Judging:
         """Sum up, with the reason of each law that was not tested."""
         for id, number in [*self._postponed.items()]:
             self._catch_up(number, [id])
-        unclaimed: dict[str, str] = dict.fromkeys(self.without, "left out by --without")
+        unclaimed: dict[str, str] = dict.fromkeys(LAWS.keys() & self.without, "left out by --without")
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:
@@ -325,10 +379,10 @@ class _Judging:
                 f"in company it differs by {self.tolerance.company or 0:.2g}, too much to tell a fault; {way}"
             )
             reasons["V2"] = told
-        if self._doubted:
+        if self._doubted and (self.violation is None or self.violation.law != "V1"):
             reasons["V1"] = (
-                f"most answers from the cache differ from cold ones, here by {self._doubted:.2g}: "
-                f"by rounding, or by a fault; {way}"
+                f"what was just cached differs by {self.tolerance.warm:.2g} from cold answers, and here "
+                f"{self._doubted:.2g}: by rounding, or by a fault; {way}"
             )
             self.tests["V1"] = 0
         if self._asked and not self._was_served:
@@ -344,6 +398,7 @@ class _Judging:
             self.compared,
             self.left_out,
             self.largest,
+            tuple(self.differences),
         )
 
 

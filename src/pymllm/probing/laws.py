@@ -7,11 +7,10 @@ them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymllm.oracle.laws.law import Broken, Found, demand
+from pymllm.oracle.laws.law import Broken, Found, TextLaw, demand
 from pymllm.probing.comparison import LARGEST, Compared
 from pymllm.probing.records import Answer, Figures, Way
 
@@ -60,29 +59,20 @@ class FiguresSeen:
     generated: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLaw:
-    """One law of servers: its id, which never changes its meaning, and its text."""
-
-    id: str
-    text: str
-
-    @property
-    def sentence(self) -> str:
-        """The first line of the text, as tables have it."""
-        line = self.text.partition("\n")[0].removesuffix(".")
-        return line[0].lower() + line[1:]
-
-
-LAWS: dict[str, ServerLaw] = {}
+LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
 Check = Callable[..., Found]
 
+EXACT_REUSE = "exact-reuse"
+"""The claim that what is served from the cache is a prefix, as it was computed."""
+CLAIMS: dict[str, tuple[str, ...]] = {EXACT_REUSE: ("V1", "V5")}
+"""Claims that a server may not make, with the laws that fall with them; V3 keeps its first half."""
+
 
 def _law(check: Check) -> Check:
     id = check.__name__.upper()
-    LAWS[id] = ServerLaw(id, inspect.cleandoc(check.__doc__ or ""))
+    LAWS[id] = TextLaw.of(id, check)
     return check
 
 
@@ -174,12 +164,13 @@ def v3(seen: AnswerSeen) -> Found:
     Caller
     ------
     The cache has nothing of the prompts when the probe begins: namespaces are fresh, or it was emptied or
-    just started. Otherwise only the first half is judged.
+    just started. Otherwise only the first half is judged, as where exact reuse is not claimed.
 
     Engines
     -------
     vLLM tells cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last block
-    again. llama.cpp tells `timings.cache_n`, sglang `meta_info.cached_tokens`.
+    again. llama.cpp tells `timings.cache_n`, which with `--cache-reuse` counts shifted pieces, too; sglang
+    `meta_info.cached_tokens`.
     """
     cached = seen.answer.cached
     if cached is None:
@@ -313,7 +304,7 @@ def v7(seen: FiguresSeen) -> Found:
     Engines
     -------
     vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
-    llama.cpp counts only the tokens that it computes, so that nothing can be compared.
+    llama.cpp does not tell how many requests it has finished, so that nothing can be compared.
     """
     tested = False
     for name, (low, high) in (("prompt_tokens", seen.prompt_tokens), ("generated", seen.generated)):

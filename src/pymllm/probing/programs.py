@@ -17,6 +17,8 @@ _ROUND = 15
 """Requests in a row, before they are asked again cold."""
 _MEASURED, _TIMES = 3, 3
 """Prompts whose spread is measured, and how often each is asked alone."""
+_FURTHER = 4
+"""Tokens that go on with an answer in the measurement."""
 
 
 class Generator:
@@ -47,12 +49,24 @@ class Generator:
         self._known: list[Ask] = []
 
     def measure(self) -> tuple[Operation, ...]:
-        """Return the operations that measure the spread: the same prompts cold, alone and in company."""
-        asks = [
-            Ask(self._name(), self._draw(self._longest - 8 * at), self._max_tokens) for at in range(_MEASURED)
-        ]
-        alone = [Cold((ask.id,)) for _ in range(_TIMES) for ask in asks]
-        return (Look(), *asks, *alone, Cold(tuple(ask.id for ask in asks)), Look())
+        """Return the operations that measure the spread: prompts cold, alone and in company, and just cached.
+
+        What was just cached is the beginning of a prompt, a prompt with its answer, and a whole prompt.
+        """
+        asks, further, whole = list[Ask](), list[Ask](), list[Ask]()
+        for at in range(_MEASURED):
+            prompt = self._draw(self._longest - 8 * at)
+            kept = prompt[: max(0, len(prompt) - self._max_tokens - _FURTHER)]
+            if kept:
+                begun = Ask(self._name(), kept, self._max_tokens)
+                further.append(Ask(self._name(), prompt[:_FURTHER], self._max_tokens, after=begun.id))
+                asks += begun, further[-1]
+            asks.append(Ask(self._name(), prompt, self._max_tokens))
+            whole.append(Ask(self._name(), prompt, self._max_tokens))
+            asks.append(whole[-1])
+        alone = [Cold((ask.id,)) for _ in range(_TIMES) for ask in whole]
+        alone += [Cold((ask.id,)) for ask in further]
+        return (Look(), *asks, *alone, Cold(tuple(ask.id for ask in whole)), Look())
 
     def round(self, requests: int) -> tuple[Operation, ...]:
         """Draw at most so many requests, and ask each of them again cold; those of a burst at once, too."""

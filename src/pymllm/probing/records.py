@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from pymllm.errors import TraceError
 from pymllm.text_file import read_lines, write_text_file
 
 _S = TypeVar("_S", bound=msgspec.Struct)
+_HEAD_MOST = 1 << 16
 
 # -- what is asked -----------------------------------------------------------------------------------------
 
@@ -135,9 +136,9 @@ Way: TypeAlias = Literal["salt", "flag", "reset", "other"]
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of log-probabilities that count, and the spreads behind them; null: not measured.
 
-    ``alone`` is the largest difference of the same cold request asked alone again, ``company`` that of cold
-    requests at once, ``warm`` the lower quartile of requests that were served from the cache. Where such a
-    request differs by more than the tolerance, and by ``doubtful`` at most, it may be rounding: most differ.
+    ``alone`` is the largest difference of the same cold request asked alone again, ``company`` the median of
+    cold requests at once, ``warm`` the largest of requests that were served from what was just cached.
+    An answer out of the cache counts from ``judged_warm``; up to ``doubtful`` it is rounding or a fault.
     """
 
     alone: float | None = None
@@ -145,17 +146,23 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     warm: float | None = None
     judged: float
     judged_company: float
+    judged_warm: float = 0.0
     doubtful: float = 0.0
+
+
+FORMAT: Literal["pymllm-probe"] = "pymllm-probe"
+"""What every file says of itself."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How a history was played: the server, and what is known of it.
 
     ``is_clean``: before the first step its cache had nothing of these prompts. ``has_salts``: it claims to
-    keep namespaces apart. ``tolerance`` is that of the search that a smallest program is from.
+    keep namespaces apart. ``without``: laws and claims that are not its own. ``tolerance`` is that of the
+    search that a smallest program is from.
     """
 
-    format: Literal["pymllm-probe"] = "pymllm-probe"
+    format: Literal["pymllm-probe"] = FORMAT
     version: Literal[1] = 1
     server: str
     api: Literal["openai", "llama.cpp", "sglang"]
@@ -165,7 +172,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4
+    without: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
+
+
+class _Named(msgspec.Struct):
+    """The name of a format, and nothing else of a line."""
+
+    format: str
 
 
 class History(msgspec.Struct, frozen=True):
@@ -192,6 +206,29 @@ def dump_history(history: History) -> str:
 def write_history(history: History, path: Path) -> None:
     """Write a history into a file."""
     write_text_file(path, dump_history(history))
+
+
+def is_probe(path: Path) -> bool:
+    """Tell whether a file begins as one of a probe; False also where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(_HEAD_MOST)
+        return msgspec.json.decode(first, type=_Named).format == FORMAT
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def probe_schema() -> dict[str, Any]:
+    """Describe one line of a file, head or step, as a JSON schema."""
+    _, parts = msgspec.json.schema_components((Head, Step), ref_template="#/$defs/{name}")
+    head = parts["Head"]
+    head["required"] = ["format", "version", *head["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of a file of pymllm probe",
+        "oneOf": [{"$ref": "#/$defs/Head"}, {"$ref": "#/$defs/Step"}],
+        "$defs": parts,
+    }
 
 
 def read_history(path: Path) -> History:
@@ -231,4 +268,5 @@ def _decoded(path: Path, number: int, line: str, kind: type[_S]) -> _S:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(str(path), number, f"no {kind.__name__.lower()} of a probe: {error}") from error
+        why = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise TraceError(str(path), number, f"no {kind.__name__.lower()} of a probe: {why}") from error

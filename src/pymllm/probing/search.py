@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
 from pymllm.probing.judge import Judgement, judge
 from pymllm.probing.player import Player
-from pymllm.probing.programs import Generator, requests_of
+from pymllm.probing.probed import Probed
+from pymllm.probing.programs import Generator
 from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
 from pymllm.probing.shrinking import Shrinker
 
@@ -57,24 +58,6 @@ class Servers:
         return self.client.ways[0]
 
 
-@dataclass(slots=True)
-class Probed:
-    """What came of a probe: the history with its judgement; what ended it early, if anything did."""
-
-    history: History
-    judgement: Judgement
-    failure: str | None = None
-    smallest: History | None = None
-    unshrunk: str | None = None
-    tries: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def requests(self) -> int:
-        """Requests that were made, without those asked again cold."""
-        return requests_of(self.history.program)
-
-
 def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed:
     """Probe a server with random programs, until a law is broken, or as long as the plan says."""
     client = servers.client
@@ -90,39 +73,43 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
     head = _head(servers, plan)
 
     def judged() -> Judgement:
-        return judge(History(head, tuple(player.steps)), without=plan.without)
+        return judge(History(head, tuple(player.steps)))
 
-    failure = None
-    try:
-        if client.reset_path is not None:
-            client.reset()
+    def play() -> None:
         player.play(generator.measure())
         for operations in generator.rounds(plan.requests):
             if (end is not None and time.monotonic() > end) or judged().violation is not None:
                 break
             player.play(operations)
-    except (ServerFailed, NotServed) as error:
-        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
-            raise
-        failure = str(error)
-    return Probed(History(head, tuple(player.steps)), judged(), failure)
+
+    failure, interruption = _played(servers, player, play)
+    return Probed(History(head, tuple(player.steps)), judged(), failure, interruption)
 
 
 def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell | None = None) -> Probed:
     """Play the program of a history once more; its tolerance stays, if it has one of its own."""
     player = Player(servers.client, servers.way, servers.other, tell)
     head = _head(servers, plan, history.head)
-    failure = None
+    failure, interruption = _played(servers, player, lambda: player.play(history.program))
+    again = History(head, tuple(player.steps))
+    return Probed(again, judge(again), failure, interruption)
+
+
+def _played(
+    servers: Servers, player: Player, play: Callable[[], None]
+) -> tuple[str | None, KeyboardInterrupt | None]:
+    """Play on an emptied cache; return what ended it early. Before the first answer that is raised."""
     try:
         if servers.client.reset_path is not None:
             servers.client.reset()
-        player.play(history.program)
-    except (ServerFailed, NotServed) as error:
-        if isinstance(error, NotServed) and not any(step.answers for step in player.steps):
+        play()
+    except (ServerFailed, NotServed, KeyboardInterrupt) as error:
+        if not isinstance(error, ServerFailed) and not any(step.answers for step in player.steps):
             raise
-        failure = str(error)
-    again = History(head, tuple(player.steps))
-    return Probed(again, judge(again, without=plan.without), failure)
+        if isinstance(error, KeyboardInterrupt):
+            return "it was interrupted", error
+        return str(error), None
+    return None, None
 
 
 def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None = None) -> None:
@@ -174,6 +161,7 @@ def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head
         seed=plan.seed if before is None else before.seed,
         model=client.model,
         floor=plan.floor,
+        without=(*sorted({*plan.without, *(() if before is None else before.without)}),),
         tolerance=tolerance,
     )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pymllm.probing.clients import Client
 from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Look, Operation, Reset, asks_of
 from pymllm.probing.shrinking import as_sent, common_length
+
+if TYPE_CHECKING:  # a file is judged, and told, where httpx is not
+    from pymllm.probing.clients import Client
 
 _RUN = "@RUN@"  # replaced by a variable of the script
 

@@ -20,9 +20,11 @@ from msgspec import Struct
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.curves import CurveDocument
 from pymllm.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
@@ -159,6 +161,8 @@ _SHOWN = (
     CurveDocument,
     DoctorDocument,
     VectorsDocument,
+    WatchDocument,
+    ProbeDocument,
 )
 DOCUMENTS: dict[str, type[AnyDocument]] = {
     **{str(kind.__struct_config__.tag): kind for kind in _SHOWN},

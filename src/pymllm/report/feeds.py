@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from xml.etree import ElementTree
 
-from pymllm.documents.campaigns import SoakDocument, SoakedAdapter
-from pymllm.documents.faults import FaultsDocument
-from pymllm.documents.searches import AdapterRow, LawRow, ViolationRow
-from pymllm.errors import InvariantViolation
 from pymllm.instrument.openmetrics import Family, Sample, make_text
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.loading import Run, newest_document
+from pymllm.report.loading import Run
+from pymllm.report.outcomes import Suite
 from pymllm.report.quantities import SECONDS, show
+from pymllm.report.sections import tell_all
 from pymllm.report.sections.searches import newest_searches
 from pymllm.report.sections.vectors import newest_vectors
 from pymllm.report.trends import Trend, find_trends
-from pymllm.text_file import cut
 
 # -- shields.io ----------------------------------------------------------------------------------------------
 
@@ -159,42 +156,8 @@ def make_openmetrics(runs: Sequence[Run]) -> str:
     Units are Prometheus' own: seconds, bytes and ratios. Lines have no time, which a collector refuses;
     ``pymllm_run_time_seconds`` says when the newest run of each kind ended.
     """
-    return make_text([*_verdicts(runs), *_campaigns(runs), *_figures(runs), _times(runs)])
-
-
-def _verdicts(runs: Sequence[Run]) -> Iterator[Family]:
-    searches = newest_searches(runs)
-    counts = tuple(
-        Sample(sum(law.verdict is verdict for law in it.adapter.laws), {"adapter": it.name, "verdict": word})
-        for it in searches
-        for verdict, word in ((verdict, verdict.value.replace(" ", "_")) for verdict in Verdict)
-    )
-    yield Family("pymllm_laws", "gauge", "", "Laws of each implementation by verdict.", counts)
-    broken = tuple(
-        Sample(1, {"adapter": it.name, "law": law.id})
-        for it in searches
-        for law in it.adapter.laws
-        if law.verdict is Verdict.VIOLATED
-    )
-    yield Family("pymllm_law_violated", "gauge", "", "Laws that are violated.", broken)
-    # An implementation that could not be loaded has no law, and would otherwise be a row of zeros.
-    problems = {
-        (it.name, cut(problem.message, 200)): it for it in searches for problem in it.adapter.problems
-    }
-    told = tuple(Sample(1, {"adapter": name, "reason": reason}) for name, reason in problems)
-    yield Family("pymllm_problem", "gauge", "", "Why implementations could not be examined to the end.", told)
-
-
-def _campaigns(runs: Sequence[Run]) -> Iterator[Family]:
-    if faults := newest_document(runs, FaultsDocument):
-        counts = Sample(faults.caught, {"outcome": "caught"}), Sample(faults.missed, {"outcome": "missed"})
-        yield Family("pymllm_faults", "gauge", "", "Planted faults by outcome.", counts)
-    if soak := newest_document(runs, SoakDocument):
-        of = [(it, {"adapter": it.name}) for it in soak.adapters]
-        played = tuple(Sample(it.operations, labels) for it, labels in of)
-        failed = tuple(Sample(len(it.failures), labels) for it, labels in of)
-        yield Family("pymllm_soak_operations", "gauge", "", "Operations that a soak judged.", played)
-        yield Family("pymllm_soak_failures", "gauge", "", "Ways in which a soak failed.", failed)
+    told = (family for outcome in tell_all(runs) for family in outcome.families)
+    return make_text([*told, *_figures(runs), _times(runs)])
 
 
 def _figures(runs: Sequence[Run]) -> Iterator[Family]:
@@ -224,89 +187,30 @@ _OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def make_junit(runs: Sequence[Run]) -> str:
-    """Write verdicts as JUnit XML: a suite for each implementation searched or soaked, and for faults."""
-    root = ElementTree.Element("testsuites", name="pymllm report")
-    for it in newest_searches(runs):
-        add_search(root, it.adapter)
-    for document in (document for run in runs for document in run.documents):
-        if isinstance(document, FaultsDocument):
-            add_suite(root, "faults", document.seconds, list(_fault_cases(document)))
-        elif isinstance(document, SoakDocument):
-            for adapter in document.adapters:
-                add_suite(root, f"soak {adapter.name}", adapter.seconds, list(_soak_cases(adapter)))
-    return make_xml(root)
+    """Write outcomes as JUnit XML: a suite for each implementation searched or soaked, and for faults."""
+    return write_junit("pymllm report", [suite for it in tell_all(runs) for suite in it.suites])
 
 
-def add_search(root: ElementTree.Element, adapter: AdapterRow) -> None:
-    """Put a suite about an implementation into a document: a case for each law."""
-    why = adapter.problems[0].message if adapter.problems else "no program tested it"
-    broken = {it.law: it for it in reversed(adapter.violations)}
-    cases = [_law_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
-    cases = cases or [make_case(adapter.name, "smoke test", "error", why)]
-    add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
+def write_junit(name: str, suites: Iterable[Suite], seconds: float | None = None) -> str:
+    """Write suites as an indented document, with how many cases of each failed, had an error or were skipped.
 
-
-def _law_case(adapter: AdapterRow, law: LawRow, it: ViolationRow | None, why: str) -> ElementTree.Element:
-    said: tuple[str, ...] = ()
-    if law.verdict is Verdict.VIOLATED and it is None:
-        said = ("failure", "violated")
-    elif law.verdict is Verdict.VIOLATED and it is not None:
-        message = str(InvariantViolation(it.law, it.message, expected=it.expected, observed=it.observed))
-        said = ("failure", message, f"{message}\n\n{it.program}")
-    elif law.verdict is Verdict.UNKNOWN:
-        said = ("error", why)
-    elif law.verdict is Verdict.NOT_CLAIMED:
-        said = ("skipped", "not claimed")
-    return make_case(adapter.name, f"{law.id} {law.sentence}", *said)
-
-
-def _fault_cases(document: FaultsDocument) -> Iterator[ElementTree.Element]:
-    for fault in document.faults:
-        name = f"{fault.id} {fault.title}"
-        why = "; ".join(fault.problems) or f"no law of {', '.join(fault.laws)} caught it"
-        yield make_case("faults", name) if fault.caught else make_case("faults", name, "failure", why)
-
-
-def _soak_cases(adapter: SoakedAdapter) -> Iterator[ElementTree.Element]:
-    suite = f"soak {adapter.name}"
-    if not adapter.failures:
-        yield make_case(suite, f"{adapter.operations:,} operations")
-    for row in adapter.failures:
-        law = row.failure.law
-        outcome = "failure" if law else "error"
-        where = f"seed {row.seed} in {row.machine}, {row.runs} runs"
-        yield make_case(suite, law or "asked to the end", outcome, row.failure.message, where)
-
-
-def make_case(
-    suite: str, name: str, outcome: str | None = None, message: str = "", text: str = ""
-) -> ElementTree.Element:
-    """Make a case; its outcome is ``"failure"``, ``"error"``, ``"skipped"``, or ``None`` where it passed.
-
-    Without a text the message stands in the element, too: GitLab shows no attribute.
+    A case without a text has its message in the element, too: GitLab shows no attribute.
     """
-    case = ElementTree.Element("testcase", classname=_clean(suite), name=_clean(name))
-    if outcome is not None:
-        said = ElementTree.SubElement(case, outcome, message=_clean(message))
-        said.text = _clean(text or message) or None
-    return case
-
-
-def add_suite(
-    root: ElementTree.Element, name: str, seconds: float, cases: Sequence[ElementTree.Element]
-) -> None:
-    """Put cases into a suite of a document, with how many of them failed, had an error or were skipped."""
-    counts = {
-        plural: str(sum(case.find(singular) is not None for case in cases))
-        for plural, singular in _OUTCOMES.items()
-    }
-    suite = ElementTree.SubElement(root, "testsuite", name=_clean(name), tests=str(len(cases)))
-    suite.attrib |= {"time": f"{seconds:.3f}", **counts}
-    suite.extend(cases)
-
-
-def make_xml(root: ElementTree.Element) -> str:
-    """Write a document with its declaration, indented."""
+    root = ElementTree.Element("testsuites", name=name)
+    root.attrib |= {} if seconds is None else {"time": f"{seconds:.3f}"}
+    for it in suites:
+        counts = {
+            plural: str(sum(case.outcome == outcome for case in it.cases))
+            for plural, outcome in _OUTCOMES.items()
+        }
+        suite = ElementTree.SubElement(root, "testsuite", name=_clean(it.name), tests=str(len(it.cases)))
+        suite.attrib |= {"time": f"{it.seconds:.3f}", **counts}
+        for case in it.cases:
+            named = {"classname": _clean(case.subject), "name": _clean(case.name)}
+            element = ElementTree.SubElement(suite, "testcase", named)
+            if case.outcome is not None:
+                said = ElementTree.SubElement(element, case.outcome, message=_clean(case.message))
+                said.text = _clean(case.text or case.message) or None
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -11,7 +11,7 @@ from pymllm import __version__
 from pymllm.errors import UsageError
 from pymllm.report.blocks import PALETTE, Plot
 from pymllm.report.loading import LoadedRuns
-from pymllm.report.sections import make_sections
+from pymllm.report.sections import make_sections, tell_all
 from pymllm.report.summary import headline
 
 INSTALL = "pip install 'pymllm[report]'"
@@ -28,7 +28,7 @@ def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = 
     made = (now or datetime.now(UTC)).astimezone(UTC)
     page: str = environment.get_template("page.html.j2").render(
         title=title,
-        verdict=headline(loaded.runs),
+        verdict=headline(tell_all(loaded.runs)),
         version=__version__,
         made=made.strftime("%Y-%m-%d %H:%M UTC"),
         sections=sections,

@@ -27,8 +27,10 @@ from pymllm.search.foreign_source import digest_adapter
 from pymllm.soak.ledger import CampaignHeader, Place
 from pymllm.work.shards import Shard
 
-SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20}
-"""Each size, and by what the length of its runs is divided: their operations take longer."""
+SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20, "far": 20}
+"""Each size, and by what the length of its runs is divided: their operations take longer. Of an adapter's own
+configurations those with ``apart`` are far, which are played only where they are asked for: what a campaign
+plays is the same on every machine, and not each has that memory."""
 
 _SLOTS = ("slots", "swa_slots")
 _GROWTH: dict[str, dict[str, dict[str, int]]] = {
@@ -91,7 +93,7 @@ def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:
     return max(1, capacity // max(per_page, 1) // tiny)
 
 
-_SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
+_SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1, "far": 0.1}
 _SHORTEST = 2_000
 _SHORTEST_EVER = 500
 
@@ -152,7 +154,8 @@ def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Plac
         except AdapterError as error:
             return SmokeFailure(entry.name, None, error.message)
         places += [
-            Place(entry.name, kind, dict(config), machine.name, "tiny", tuple(sorted(claims)), source)
+            Place(entry.name, kind, dict(config), machine.name, size, tuple(sorted(claims)), source)
+            for size in ["far" if "apart" in config else "tiny"]
             for machine in machines_for(kind, claims)
         ]
     return tuple(places)

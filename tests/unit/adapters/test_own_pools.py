@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pymllm.adapters.far import FAR
 from pymllm.adapters.key_forms import read_namespace, spell_namespace
 from pymllm.adapters.own_pools import (
     GDNStates,
@@ -177,3 +179,31 @@ def test_a_namespace_of_one_value_is_spelled_as_text() -> None:
         assert read_namespace(spell_namespace(namespace)) == namespace
     with pytest.raises(ValueError, match=r"^the namespace \('a', 1\) has several values; spell each"):
         spell_namespace(("a", 1))
+
+
+def test_rows_that_lie_apart_are_so_many_rows_of_the_pool_apart() -> None:
+    """P3, P5: what a program calls row 2 is row 10; track slots come behind the last working row."""
+    config = {**BUFFERS, "dtype": "int64", "apart": 5}
+    buffers = KVBuffers("x", config)
+    written = ops.WriteKV(1, (2, 0), ((3, 4), (5, 6)), ((7,), (8,)), "heads", "uint8")
+    assert isinstance(buffers.apply(1, written).result, out.Done)
+    assert isinstance(buffers.apply(2, ops.MoveKV(1, 1, 0, 2)).result, out.Done)
+    kept = [buffers.pool.k_buffer[1][row].flatten().tolist() for row in (0, 5, 10)]
+    assert (kept, len(buffers.pool.k_buffer[1])) == ([[0, 0], [3, 4], [3, 4]], 11)
+    assert buffers.pool.mem_bytes() == 2 * 11 * 3 * 8
+    assert buffers.apply(3, ops.ReadKV(1)).result == out.Buffers(((0, 0), (3, 4), (3, 4)), ((0,), (7,), (7,)))
+    states = GDNStates("x", {**STATES, "apart": 5})
+    assert states.apply(1, ops.AllocTrack()).result == out.Slots((2,))
+    assert [states.row(number) for number in (-1, 0, 1, 2, 3)] == [-5, 0, 5, 6, 7]
+    assert isinstance(states.apply(2, ops.WriteState(0, ops.Span(0, 1, 2), 9, 8)).result, out.Done)
+    view = states.apply(3, ops.ReadStates(0)).result
+    assert isinstance(view, out.States)
+    assert view.recurrent == tuple(map(tuple, as_numbers(states.pool.recurrent_state[0, [0, 5, 6]])))
+    assert [any(row) for row in view.recurrent] == [False, True, False]
+
+
+def test_rows_that_lie_far_apart_need_a_machine_with_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: said before anything is taken."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30))
+    with pytest.raises(MemoryError, match=r"4\.5 GiB is needed, .* 1\.0 GiB are available"):
+        KVBuffers("x", FAR["kv-buffers"][0])

@@ -44,7 +44,7 @@ def test_every_command_with_a_document_has_one_there() -> None:
 )
 def test_what_is_no_document_is_refused_with_the_place(spoilt: dict[str, object]) -> None:
     """Somebody's file may have anything in it."""
-    plain = json.loads(WRITTEN[-1].read_text(encoding="utf-8"))
+    plain = json.loads((WRITTEN[0].parent / "verify.json").read_text(encoding="utf-8"))
     with pytest.raises(ValueError, match=f"pymllm.verify: .*{next(iter(spoilt))}"):
         read_as(DOCUMENTS["pymllm.verify"], {**plain, **spoilt})
 

@@ -20,7 +20,7 @@ from pymllm.documents.faults import Detection
 from pymllm.faults.detection import FaultResult, HuntPlan
 from pymllm.faults.fault import Fault
 from pymllm.faults.hunt import FaultsReport
-from pymllm.faults.table import BUGS, UNPLANTED, find_faults, own_cabinet
+from pymllm.faults.table import BUGS, SERVERS, UNPLANTED, find_faults, own_cabinet
 from tests.kept_results import results_in
 from tests.unit.cli.typed import refused, typed
 
@@ -109,7 +109,7 @@ def test_the_list_names_the_laws_beforehand() -> None:
     result = typed("faults", "list")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [fault.id for fault in own_cabinet()]
+    assert [line.split()[0] for line in lines] == [fault.id for fault in (*own_cabinet(), *SERVERS)]
     assert lines[0].split()[1:3] == ["R2,", "R6"]
 
 

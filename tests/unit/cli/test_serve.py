@@ -20,18 +20,22 @@ NEEDS = pytest.mark.skipif(serve.why_no_servers() is not None, reason="pymllm[se
 
 @NEEDS
 def test_it_serves_until_it_is_terminated() -> None:
-    """On a free port, which its one line tells; SIGTERM ends it with the status of that."""
+    """On a free port, which its one line tells, with a fault if one is named; SIGTERM ends it."""
     command = [sys.executable, "-m", "pymllm", "serve", "window", "--port", "0", "--check"]
+    command += ["--fault", "server-counts-pages"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout is not None
             line = program.stdout.readline()
             assert line.startswith("serving window at http://127.0.0.1:")
             address = line.split()[3]
-            asked = json.dumps({"prompt": "a prompt", "max_tokens": 2}).encode()
+            asked = json.dumps({"prompt": "a prompt " * 5, "max_tokens": 2}).encode()
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"{address}/v1/completions", asked, timeout=30) as answer:
-                assert json.load(answer)["usage"]["completion_tokens"] == 2
+            for cached in (0, 48):  # of 45, two pages of which are cached the second time
+                with opener.open(f"{address}/v1/completions", asked, timeout=30) as answer:
+                    usage = json.load(answer)["usage"]
+                assert usage["completion_tokens"] == 2
+                assert usage["prompt_tokens_details"]["cached_tokens"] == cached
         finally:
             program.send_signal(signal.SIGTERM)
             rest, errors = program.communicate(timeout=30)
@@ -45,6 +49,7 @@ def test_it_serves_until_it_is_terminated() -> None:
         (["--capacity", "8"], "capacity is 8; it must hold at least one page of 16"),
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1:0"),
         (["--device", "nothing"], "device 'nothing' is not one that torch knows"),
+        (["--fault", "B01"], "no fault 'B01'"),
         (["sparse"], "'sparse' is not one of 'dense', 'window', 'hybrid'"),
     ],
 )

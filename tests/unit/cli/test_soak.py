@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -18,9 +19,10 @@ from jsonschema import Draft202012Validator
 from msgspec import structs
 from rich.console import Console
 
+from pymllm.adapters.far import FAR, FAR_BYTES
 from pymllm.adapters.registry import OWN
 from pymllm.cli.schema import make_schema
-from pymllm.cli.soak.soak_options import SoakOptions, rate
+from pymllm.cli.soak.soak_options import SoakOptions, rate, spell_out
 from pymllm.cli.soak.soak_table import (
     describe_drifts,
     describe_progress,
@@ -30,6 +32,7 @@ from pymllm.cli.soak.soak_table import (
 )
 from pymllm.documents.campaigns import Failure
 from pymllm.errors import InvariantViolation
+from pymllm.history.config_limits import check_config
 from pymllm.history.files import Header, History, Step
 from pymllm.history.operations import AllocRows
 from pymllm.history.outcomes import Outcome, Slots
@@ -127,6 +130,31 @@ def test_what_is_known_fails_no_campaign(tmp_path: Path) -> None:
     assert [it["status"] for it in document["deviations"]] == ["shows", "gone"]
     resumed = resume(one, "--deviations", listed)
     assert (resumed.exit_code, "No such option '--deviations'" in resumed.stderr) == (2, True)
+
+
+def memory(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+    """Let the machine have so many bytes to give."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=available))
+
+
+def test_far_is_the_adapter_s_own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside others that are spelled out; and only where the machine has the memory."""
+    memory(monkeypatch, FAR_BYTES)
+    assert spell_out(["rows"], [{"max_reqs": 1}]) == ({"max_reqs": 1},)
+    assert spell_out(["kv-buffers"], ["far", {"size": 1}]) == (*FAR["kv-buffers"], {"size": 1})
+    for config in (*FAR["kv-buffers"], *FAR["gdn-states"]):
+        check_config(config)
+    memory(monkeypatch, FAR_BYTES - 1)
+    why = "a buffer of 4.5 GiB is needed, of which few pages will exist, and 4.5 GiB are available; take a"
+    refused("soak", "--adapter", "gdn-states", "--config", "far", words=why)
+
+
+@pytest.mark.parametrize("adapters", [[], ["radix"], ["kv-buffers", "gdn-states"]])
+def test_far_is_for_an_adapter_that_has_such(adapters: list[str]) -> None:
+    """One at a time, as every configuration is."""
+    typing = [word for name in adapters for word in ("--adapter", name)]
+    why = "--config far is for one adapter of kv-buffers, gdn-states; name it."
+    refused("soak", *typing, "--config", "far", words=why)
 
 
 def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ from pymllm.cli import main, tables
 from pymllm.cli.schema import make_schema
 from pymllm.cli.search.search_files import earlier_notes, save_programs
 from pymllm.cli.search.verify import PROFILE_NAMES, plan_search
-from pymllm.cli.search.verify_table import make_junit
 from pymllm.cli.tables import draw_document, fact_lines
 from pymllm.history.files import load_history
 from pymllm.machines.registry import CI, DEEP, DEV, PROFILES
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
+from pymllm.report.feeds import write_junit
 from pymllm.report.findings import violation_facts
-from pymllm.report.sections.verification import name_laws
+from pymllm.report.sections.verification import name_laws, suites_of
 from pymllm.search.results import SavedFiles, VerifyReport
 from pymllm.signals import Terminated
 from pymllm.work.workers import Task
@@ -736,7 +736,7 @@ def test_the_schema_refuses_another_document(report: VerifyReport) -> None:
 def test_goals_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
     """One that was never reached is a failure, and says with whom."""
     strict = dataclasses.replace(report, is_strict=True)
-    suite = ElementTree.fromstring(make_junit(strict.document())).findall("testsuite")[-1]
+    suite = ElementTree.fromstring(write_junit("", suites_of(strict.document()))).findall("testsuite")[-1]
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("coverage goals", "2", "2")
     _, case = suite.findall("testcase")
     assert (case.get("classname"), case.get("name")) == ("RowMachine", "a row is freed twice")
@@ -744,7 +744,7 @@ def test_goals_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> 
     assert failure is not None
     assert failure.get("message") == "never reached with rows"
     reached = dataclasses.replace(strict, adapters=report.adapters[:1])
-    suite = ElementTree.fromstring(make_junit(reached.document())).findall("testsuite")[-1]
+    suite = ElementTree.fromstring(write_junit("", suites_of(reached.document()))).findall("testsuite")[-1]
     assert [len(case) for case in suite.findall("testcase")] == [1, 0]
 
 

@@ -291,6 +291,8 @@ OTHER_SIZES = {"block_size": 3, "chunk_size": 6, "layers": 1}
             GDNStates,
             {"max_reqs": 12, "layers": 4, "k_dim": 16, "conv_dim": 6, "kernel": 4, "track_slots": 9},
         ),
+        ("kv-buffers", KVBuffers, {"apart": 3}),
+        ("gdn-states", GDNStates, {"apart": 3}),
         ("blocks", Blocks, LEAST_BLOCKS),
         ("blocks", Blocks, {"blocks": 20, "slots": 20, "layers": 3, "requests": 9}),
         ("blocks", Blocks, {"slots": None}),

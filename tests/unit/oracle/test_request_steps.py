@@ -19,6 +19,7 @@ from pymllm.history.operations import (
     AddRequest,
     Fault,
     Operation,
+    Pause,
     Release,
     RunStep,
     ScheduleChunk,
@@ -150,6 +151,27 @@ def test_a_commit_that_is_short_of_slots_is_judged_by_priority() -> None:
     assert ran(history).kept == (BlockState(2, 0),)
     assert law_of(history, result_with(kept=(BlockState(1, 0),))) == "C7"
     assert law_of(history, result_with(kept=())) == "C7"
+
+
+@pytest.mark.parametrize(
+    ("between", "second", "is_met"),
+    [
+        ((Pause(1),), (1, 2, 9), True),
+        ((Pause(1),), (8, 2, 9), False),  # another first block
+        ((Pause(1),), (1, 2, 9, 9, 9), False),  # a block more
+        ((), (1, 2, 9), False),  # two at once
+    ],
+)
+def test_lone_decodes_in_a_row_that_differ_behind_their_first_block_are_counted(
+    between: tuple[Operation, ...], second: tuple[int, ...], is_met: bool
+) -> None:
+    """E2: whoever tells tables apart by length and first block takes one for the other."""
+    history = play(
+        AddRequest((1, 2, 3)), RunStep(), RunStep(), *between, AddRequest(second), RunStep(), RunStep()
+    )
+    evidence, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert bool(evidence.reached["two lone decodes in a row differ behind the first block alone"]) is is_met
 
 
 def test_released_blocks_lose_their_slots_in_the_order_of_their_release() -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import socket
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.cli.typed import refused, typed
 
+ROOT = Path(__file__).parents[3]
 Handle = Callable[[Any, int], None]
 """Answers one completion, of which so many came before."""
 
@@ -85,12 +91,39 @@ def die(handler: Any, count: int) -> None:
     handler.wfile.write(b'{"choices": [')
 
 
+def hang_up(handler: Any) -> None:
+    """Close the connection so that the other side is told of an error, as when a process is killed."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.shutdown(socket.SHUT_RD)
+    handler.close_connection = True
+    handler.connection.close()
+
+
+WRONG_COUNT = json.dumps(
+    {
+        "choices": [{"text": "a", "token_ids": [97]}],
+        "usage": {"prompt_tokens_details": {"cached_tokens": -1}},
+    }
+)
 FAILING: dict[str, tuple[Handle, str]] = {
     "dies": (die, "the connection ended in the middle of the answer"),
     "fails": (lambda it, _: reply(it, 500, "out of memory"), "answered 500: 'out of memory'"),
     "html": (lambda it, _: reply(it, 200, "<html>hello</html>"), "which is no JSON"),
     "nonsense": (lambda it, _: reply(it, 200, '{"choices": 7}'), "which is no answer of openai"),
     "hangs": (lambda it, _: time.sleep(2), "no answer in time (--timeout)"),
+    "resets": (lambda it, _: hang_up(it), "POST /v1/completions: "),
+    "wants a key": (lambda it, _: reply(it, 401, "who are you"), "answered 401: the server wants a key"),
+    "is busy": (
+        lambda it, _: reply(it, 503, "<html>try later</html>"),
+        "answered 503: '<html>try later</html>'",
+    ),
+    "error with 200": (
+        lambda it, _: reply(it, 200, '{"error": {"message": "CUDA out of memory"}}'),
+        '"CUDA out of memory"}}, which is no answer of openai',
+    ),
+    "empty": (lambda it, _: reply(it, 200, ""), "which is no JSON"),
+    "nested": (lambda it, _: reply(it, 200, "[" * 100_000), "which is no JSON"),
+    "wrong counts": (lambda it, _: reply(it, 200, WRONG_COUNT), "-1 is no count of tokens"),
 }
 
 
@@ -112,6 +145,66 @@ def test_a_failure_is_told_in_a_line_of_the_text() -> None:
         result = typed("probe", url)
     assert result.exit_code == 3
     assert "ended     POST /v1/completions answered 500: 'out of memory'" in result.stdout
+
+
+KILLED = """\
+import http.server, json, os, sys
+sys.path.insert(0, sys.argv[2])
+from tests.unit.probing.test_failures import good, reply
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    count = 0
+
+    def do_GET(self):
+        listed = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]})
+        reply(self, *((200, listed) if self.path == "/v1/models" else (404, "")))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.path != "/v1/completions":
+            reply(self, 404, "")
+        elif Handler.count < 12:
+            Handler.count += 1
+            good(self, Handler.count)
+        else:
+            os.kill(os.getpid(), 9)
+
+    def log_message(self, *words):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_started_server_that_is_killed_ends_the_probe(tmp_path: Path) -> None:
+    """As the kernel does where memory runs out: a line, what was judged, and no process is left."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "killed.py").write_text(KILLED, encoding="utf-8")
+    command = shlex.join([sys.executable, str(tmp_path / "killed.py"), str(port), str(ROOT)])
+    result = typed("probe", f"http://127.0.0.1:{port}", "--start", command, "--json", "--timeout", "10")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"]) == (3, "unknown")
+    assert document["failure"].startswith("POST /v1/completions: ")
+    assert "\n" not in document["failure"]
+    assert {law["id"]: law["tests"] for law in document["laws"]}["V4"] >= 9
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_what_was_judged_before_an_interrupt_is_told() -> None:
+    """Ctrl-C: status 130, and the document says so."""
+
+    def interrupt(handler: Any, count: int) -> None:
+        good(handler, count)
+        if count == 12:
+            signal.raise_signal(signal.SIGINT)
+
+    with stub(interrupt) as url:
+        result = typed("probe", url, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["failure"]) == (130, "it was interrupted")
+    assert {law["id"]: law["tests"] for law in document["laws"]}["V4"] >= 9
 
 
 def test_a_port_without_a_server_is_refused() -> None:

@@ -110,6 +110,8 @@ curve = partial(sample, "curve")
 doctor = partial(sample, "doctor")
 goals = partial(sample, "situations")
 vectors = partial(sample, "vectors")
+watch = partial(sample, "watch")
+probe = partial(sample, "probe")
 gpu_benchmarks = partial(sample, "gpu_benchmarks")
 
 

@@ -43,11 +43,16 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.curve": samples.curve,
     "pymllm.doctor": samples.doctor,
     "pymllm.vectors-run": samples.vectors,
+    "pymllm.watch": samples.watch,
+    "pymllm.probe": samples.probe,
     "pymllm.gpu-memory": samples.gpu_memory,
     "pymllm.peers": samples.peers,
     "pymllm.gpu-benchmarks": samples.gpu_benchmarks,
 }
-WHOLE = ("verify", "compare", "faults", "soak", "situations", "curve", "peers", "vectors-run")
+WHOLE = (
+    *("verify", "compare", "faults", "soak", "situations", "curve", "peers", "vectors-run"),
+    *("watch", "probe"),
+)
 """Documents whose samples are whole, so that they can be held against their schemas; others have parts."""
 
 

@@ -10,14 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from pymllm.report.feeds import (
-    add_suite,
     make_action_feed,
     make_badge,
-    make_case,
     make_junit,
     make_vectors_badge,
-    make_xml,
+    write_junit,
 )
+from pymllm.report.outcomes import Case, Suite
 from pymllm.report.records import Figure
 from tests.unit.report import samples
 from tests.unit.report.test_trends import FIGURE, OTHER, days
@@ -194,8 +193,7 @@ def test_a_soak_passes_or_names_what_broke() -> None:
 @pytest.mark.parametrize("bad", ["\x00", "\x1b", "\ud800", "\ufffe"])
 def test_what_xml_has_no_character_for_is_a_question_mark(bad: str) -> None:
     """Or nobody could read the file."""
-    root = ElementTree.Element("testsuites")
-    add_suite(root, f"s{bad}", 0.0, [make_case(f"s{bad}", f"n{bad}", "error", f"m{bad}", f"t{bad}")])
-    (suite,) = ElementTree.fromstring(make_xml(root))
+    case = Case(f"s{bad}", f"n{bad}", "error", f"m{bad}", f"t{bad}")
+    (suite,) = ElementTree.fromstring(write_junit("x", [Suite(f"s{bad}", 0.0, [case])]))
     assert suite.get("name") == "s?"
     assert (suite[0].get("name"), suite[0][0].get("message"), suite[0][0].text) == ("n?", "m?", "t?")

@@ -188,7 +188,8 @@ def everything() -> tuple[Run, ...]:
     plains = (
         samples.verify(release=samples.release("2.0")), samples.faults(),
         samples.soak(samples.soak_failure("R6")), samples.replay(), samples.curve(), samples.doctor(),
-        samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(), samples.vectors(),
+        samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(), samples.vectors(), samples.watch(),
+        samples.probe(),
     )  # fmt: skip
     before = samples.run(
         samples.verify(
@@ -322,7 +323,7 @@ def test_the_pictures_are_json_that_the_script_reads(text: str) -> None:
     plots = json.loads(found[1])
     assert set(plots) == {
         "plot-faults", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency", "plot-replay-latency",
-        "plot-memory", "plot-releases-tree", "plot-capacity",
+        "plot-memory", "plot-releases-tree", "plot-capacity", "plot-probes",
     }  # fmt: skip
     assert all(f'id="{id}"' in text for id in plots)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.report.sections.vectors import make_vectors_section
+from pymllm.report.sections.vectors import make_vectors_section, tell_vectors
 from tests.unit.report import samples
 from tests.unit.report.looking import look
 
@@ -39,3 +39,21 @@ def test_vectors_that_were_all_skipped_prove_nothing() -> None:
 def test_without_vectors_there_is_no_section() -> None:
     """It is left out."""
     assert look(make_vectors_section, samples.run(samples.doctor())).parts == []
+
+
+def test_vectors_stand_in_test_reports_metrics_and_the_headline() -> None:
+    """A failure that no file lists is one; known and skipped vectors are skipped."""
+    told = tell_vectors([samples.run(samples.vectors())])
+    assert told.bad == ["1 vector failed"]
+    (suite,) = told.suites
+    assert [case.outcome for case in suite.cases] == [None, "failure", "skipped", "skipped"]
+    assert [case.message for case in suite.cases[1:]] == [
+        "step 2: result.slots: expected [1], seen [0]",
+        "known: told upstream",
+        "does not claim pool",
+    ]
+    counts = {it.labels["verdict"]: it.value for family in told.families for it in family.samples}
+    assert counts == {"passed": 1, "failed": 2, "other_way": 0, "skipped": 1}
+    holds = samples.vectors(failed=0, unknown=0, verdict="holds", vectors=[])
+    assert tell_vectors([samples.run(holds)]).good == "all vectors that were played passed"
+    assert tell_vectors([samples.run(samples.doctor())]).good == ""

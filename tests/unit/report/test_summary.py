@@ -156,7 +156,9 @@ def test_figures_that_moved_are_listed_the_worse_ones_first() -> None:
 def test_faults_and_soaks_have_their_counts() -> None:
     """Those that were missed by name."""
     summary = make_summary([samples.run(samples.faults()), samples.run(samples.soak())])
-    assert "Planted faults: 1 of 2 caught." in summary
+    assert (
+        "### Planted faults\n\n| planted | caught | missed |\n| --- | --- | --- |\n| 2 | 1 | 1 |" in summary
+    )
     assert "| <code>radix</code> | 144,768 | 0 |" in summary
 
 

@@ -109,6 +109,17 @@ def test_one_configuration_can_be_asked_for() -> None:
     assert find_places_of((find_adapter("rows"), ())) == find_places(find_adapter("rows"))
 
 
+def test_a_configuration_of_rows_that_lie_apart_is_far() -> None:
+    """It is played where it is asked for: what a campaign plays by itself is the same on every machine."""
+    near = find_places(find_adapter("gdn-states"))
+    assert isinstance(near, tuple)
+    assert {it.size for it in near} == {"tiny", "medium"}
+    config = {**near[0].config, "apart": 5}
+    places = find_places_of((find_adapter("gdn-states"), (config,)))
+    assert isinstance(places, tuple)
+    assert [(it.config, it.size) for it in places] == [(config, "far")]
+
+
 def test_what_cannot_be_played_says_why(tiny: str) -> None:
     """An adapter, a configuration of one; what only cannot be larger is played as it is."""
     refused = find_places(find_adapter(f"{tiny}:NoConfigurations"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped
+from pymllm.cli.servers.probe import judge_file
 from pymllm.cli.tables import draw, fact_lines, make_legend, make_table, tell
 from pymllm.documents.programs import JudgedViolation, JudgementDocument
 from pymllm.documents.searches import LimitRow
@@ -21,6 +23,7 @@ from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.laws.every_class import ANSWERED
 from pymllm.oracle.verdicts import Verdict
+from pymllm.probing.records import is_probe
 from pymllm.report.findings import limit_words, violation_facts
 from pymllm.report.quantities import count_of
 from pymllm.text_file import cut
@@ -35,10 +38,12 @@ def judge_command(file: str, as_json: bool) -> int:
     FILE has a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
     outcomes. Neither the implementation nor its adapter is needed. If the last operation has no outcome,
     because the recorded run was cut short, the operations before it are judged. If FILE has several
-    programs, FILE#NAME is the one of that name.
+    programs, FILE#NAME is the one of that name. A file of `pymllm probe` is judged by its answers.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the program tests no law.
     """
+    if is_probe(Path(file)):
+        return judge_file(Path(file), "json" if as_json else "text")
     history = _without_unfinished(file, options.read_program(file))
     judgement = _judge(file, history)
     _name_unknown_sizes(file, history)

@@ -14,12 +14,14 @@ from pymllm.adapters.recorder import Recorder
 from pymllm.cli import options
 from pymllm.cli.output import complain
 from pymllm.cli.results.judge import make_judgement, make_text, tell_limits
+from pymllm.cli.servers.probe import probe_command
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 from pymllm.documents.programs import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config, History
 from pymllm.instrument.timing import Timing
+from pymllm.probing.records import is_probe
 
 if TYPE_CHECKING:
     from pymllm.search.program import RerunResult
@@ -79,6 +81,8 @@ class _Task:
     type=options.OUTPUT_FILE,
     help="Draw the operations, the owners of the slots, and the tree into FILE, as SVG.",
 )
+@click.option("--url", metavar="URL", help="Server to make the requests of a file of `pymllm probe` again.")
+@click.option("--start", metavar="'COMMAND'", help="Start that server by this command.")
 @options.timeout
 @options.json
 def rerun_command(
@@ -89,6 +93,8 @@ def rerun_command(
     record: Path | None,
     timing: bool,
     picture: Path | None,
+    url: str | None,
+    start: str | None,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -97,11 +103,15 @@ def rerun_command(
     FILE has a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. If FILE has
     several programs, FILE#NAME is the one of that name. A program names slots and nodes by the step that
     returned them, so it runs on any adapter of its kind. A module or a command that FILE names is never run:
-    name it with --adapter or --command.
+    name it with --adapter or --command. The requests of a file of `pymllm probe` are made again of the server
+    at --url, as `pymllm probe URL --again FILE` makes them.
 
     Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if the result is unknown, because the
     adapter failed or made other choices than the program relies on.
     """
+    if is_probe(Path(file)):
+        return _ask_again(Path(file), url, start, timeout, as_json)
+    options.refuse_typed(("url", "start"), f"{file} is no file of pymllm probe")
     path, _ = options.split_program(file)
     refuse_own_input("--record", record, path)
     refuse_own_input("--picture", picture, path)
@@ -130,6 +140,17 @@ def rerun_command(
         if save_text(draw_program(answer[0].history, answer[0].violation), picture):
             complain(f"picture written to {picture}")
     return tell(judgement_of(file, name, *answer), make_text, as_json)
+
+
+def _ask_again(file: Path, url: str | None, start: str | None, timeout: float, as_json: bool) -> int:
+    options.refuse_typed(
+        ("adapter", "command", "config", "record", "timing", "picture"), f"{file} is of pymllm probe"
+    )
+    if url is None:
+        raise click.UsageError(f"{file} has requests of a server; name the server with --url.")
+    asked = {"url": url, "start": start, "again": file, "timeout": timeout, "as_json": as_json}
+    status: int = click.get_current_context().invoke(probe_command, **asked)
+    return status
 
 
 def judgement_of(

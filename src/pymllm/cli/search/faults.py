@@ -18,6 +18,7 @@ from pymllm.cli import options
 from pymllm.cli.output import say
 from pymllm.cli.search.faults_page import make_page
 from pymllm.cli.search.verify import plan_search, verify_command
+from pymllm.cli.servers.serve import why_no_servers
 from pymllm.cli.shard_table import complain_of_others
 from pymllm.cli.soak.soak import soak_command
 from pymllm.cli.soak.soak_options import SoakOptions
@@ -50,6 +51,13 @@ _cabinet = click.option(
 )
 
 
+_page = click.option(
+    "--page",
+    type=options.OUTPUT_FILE,
+    help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
+)
+
+
 @click.group("faults", short_help="Plant known faults, and see each one caught.")
 def faults_command() -> None:
     """Plant known faults, one at a time, and see whether a search catches each.
@@ -66,7 +74,7 @@ def faults_command() -> None:
 def list_command(ids: tuple[str, ...], cabinets: tuple[str, ...], shard: Shard | None) -> None:
     """List faults, with the laws that may catch each and where the bug was seen."""
     require_torch("pymllm faults list")
-    chosen = _part_of(choose_faults(ids, cabinets), shard)
+    chosen = _part_of(choose_faults(ids, cabinets, with_servers=True), shard)
     options.tell_shard_of_environment(shard)
     say("\n".join(_lines(chosen)))
 
@@ -79,11 +87,7 @@ def list_command(ids: tuple[str, ...], cabinets: tuple[str, ...], shard: Shard |
 @work_options
 @options.json
 @options.store
-@click.option(
-    "--page",
-    type=options.OUTPUT_FILE,
-    help="Also write a page of Markdown; rows of other faults in a page that is there stay.",
-)
+@_page
 @options.progress
 def hunt_command(
     ids: tuple[str, ...],
@@ -210,6 +214,56 @@ def soak_faults_command(
     return look_and_tell(planted, hunt, asked.jobs, progress, as_json, store, hunter=hunter)
 
 
+@faults_command.command("probe", short_help="See whether `pymllm probe` catches each fault of a server.")
+@_ids
+@click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
+@click.option("--seed", type=options.SEED, default=0, help="The first seed.")
+@click.option(
+    "--requests",
+    type=options.whole(1, 100_000),
+    default=60,
+    help="Most requests of each probe; a fault that needs more has more.",
+)
+@options.shard
+@options.jobs
+@options.json
+@options.store
+@_page
+@options.progress
+def probe_faults_command(
+    ids: tuple[str, ...],
+    full: bool,
+    seed: int,
+    requests: int,
+    shard: Shard | None,
+    jobs: int,
+    as_json: bool,
+    store: Path | None,
+    page: Path | None,
+    progress: str,
+) -> int:
+    """Put faults into the server of `pymllm serve`, one at a time, and probe it as `pymllm probe` would.
+
+    A probe goes on until a law is broken or its requests are made. Exit status: as of `pymllm faults hunt`.
+    """
+    reason = why_no_servers()
+    if reason is not None:
+        raise click.UsageError(f"pymllm faults probe: {reason}.")
+    refuse_own_input("--page", page)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    from pymllm.faults.detection import HuntPlan
+    from pymllm.faults.servers import hunt_by_probe
+    from pymllm.faults.table import SERVERS, find_faults
+    from pymllm.probing.search import ProbePlan
+
+    with options.refusing():
+        chosen = _part_of(find_faults(ids, SERVERS), shard)
+    options.tell_shard_of_environment(shard)
+    seeds = tuple(range(seed, seed + (_FULL_SEEDS if full else 1)))
+    plan, hunter = HuntPlan(seeds, shrinks=int(full)), partial(hunt_by_probe, ProbePlan(requests=requests))
+    return look_and_tell(chosen, plan, jobs, progress, as_json, store, page, hunter=hunter)
+
+
 def look_and_tell(
     chosen: Sequence[Fault],
     plan: HuntPlan,
@@ -234,31 +288,47 @@ def look_and_tell(
 
 
 def choose_faults(
-    ids: Sequence[str], cabinets: Sequence[str], adapters: Sequence[str] = ()
+    ids: Sequence[str],
+    cabinets: Sequence[str],
+    adapters: Sequence[str] = (),
+    *,
+    with_servers: bool = False,
 ) -> tuple[Fault, ...]:
     """Return the faults that the options name, of these adapters only where any are named; or refuse."""
-    from pymllm.faults.table import find_faults, join_cabinets, own_cabinet
+    from pymllm.faults.table import SERVERS, find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     with options.refusing():
         others = [_load(place) for place in cabinets]
-        cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
+        own = [own_cabinet(), *([SERVERS] if with_servers else [])]
+        cabinet = join_cabinets([*own, *others] if ids or not cabinets else others)
+        _refuse_servers(ids, cabinet)
         chosen = find_faults(ids, cabinet)
     if not adapters:
         return chosen
     named = set(adapters)
-    own = [
+    about = [
         replace(fault, adapters=tuple(name for name in fault.adapters if name in named))
         for fault in chosen
         if named.intersection(fault.adapters)
     ]
-    if not own:
+    if not about:
         raise click.UsageError(
             f"none of {len(chosen)} faults is about {', '.join(map(cut, adapters))}; "
             f"they are about {', '.join(dict.fromkeys(name for it in chosen for name in it.adapters))}."
         )
-    return tuple(own)
+    return tuple(about)
+
+
+def _refuse_servers(ids: Sequence[str], cabinet: Sequence[Fault]) -> None:
+    """Refuse a fault of servers where there are only those of classes."""
+    from pymllm.faults.table import SERVERS
+
+    servers = {fault.id.lower(): fault.id for fault in SERVERS if fault not in cabinet}
+    for id in ids:
+        if id.lower() in servers:
+            raise UsageError(f"{servers[id.lower()]} is a fault of a server; pymllm faults probe plants it")
 
 
 def _load(place: str) -> tuple[Fault, ...]:

@@ -13,7 +13,7 @@ from datetime import date
 
 from pymllm.documents.faults import FaultRow, FaultsDocument
 from pymllm.faults.fault import Bug, Fault
-from pymllm.faults.table import BUGS, PLANTED, UNPLANTED, own_cabinet
+from pymllm.faults.table import BUGS, PLANTED, SERVERS, UNPLANTED, own_cabinet
 from pymllm.report.quantities import count_of, kept_words
 
 _HEAD = """\
@@ -38,6 +38,15 @@ before. Every planted bug must also make one of our tests fail (those marked `no
 `pymllm faults hunt --full --page docs/faults.md` measures every fault again, or only those whose ids it is
 given; other rows stay as they are. `python docs/builder/faults_page.py` updates the texts and keeps all
 figures.
+
+"""
+_SERVERS = """
+## Faults of servers
+
+Each row is the server of `pymllm serve` with one fault put into it, probed as `pymllm probe` does.
+*Requests* counts those that were made by then, without those asked again cold, the median of all seeds;
+*program* has the steps of the smallest program found.
+`pymllm faults probe --full --page docs/faults.md` measures these rows again.
 
 """
 _BUGS = """
@@ -98,18 +107,28 @@ def _runs_of(page: str) -> dict[int, str]:
 
 def _laid_out(examined: Mapping[str, str], rows: dict[str, tuple[str, ...]], runs: dict[int, str]) -> str:
     titles = {**{fault.id: fault.title for fault in own_cabinet()}, **examined}
-    shown = {id: title for id, title in titles.items() if id in rows}
-    used = {int(rows[id][-1]) for id in shown}
-    lines = [
-        f"| {' | '.join(_COLUMNS)} |",
-        f"| {' | '.join('---:' if it in _COLUMNS[4:] else '---' for it in _COLUMNS)} |",
-        *(f"| {_linked(id)} | {title} | {' | '.join(rows[id])} |" for id, title in shown.items()),
-    ]
-    table = "\n".join([*lines, "", _sum_up([rows[id] for id in shown])])
+    servers = {fault.id: fault.title for fault in SERVERS}
+    used = {int(rows[id][-1]) for id in {**titles, **servers} if id in rows}
+    table = _table({id: title for id, title in titles.items() if id not in servers}, rows)
+    probed = _SERVERS + _table(servers, rows, "requests") + "\n" if servers.keys() & rows else ""
     head = _HEAD.format(runs="\n".join(text for number, text in sorted(runs.items()) if number in used))
     reasons = [f"| {_linked(id)} | {BUGS[id].title} | {reason} |" for id, reason in UNPLANTED.items()]
     tail = ["\n## Not planted\n", "| id | bug | reason |", "| --- | --- | --- |", *reasons]
-    return head + table + "\n" + _BUGS + "".join(map(_section, BUGS.values())) + "\n".join(tail) + "\n"
+    return (
+        head + table + "\n" + probed + _BUGS + "".join(map(_section, BUGS.values())) + "\n".join(tail) + "\n"
+    )
+
+
+def _table(titles: Mapping[str, str], rows: dict[str, tuple[str, ...]], unit: str = "operations") -> str:
+    """Return the rows that were measured, in the order of the titles, and how many were caught."""
+    shown = {id: title for id, title in titles.items() if id in rows}
+    names = [unit if it == "operations" else it for it in _COLUMNS]
+    lines = [
+        f"| {' | '.join(names)} |",
+        f"| {' | '.join('---:' if it in _COLUMNS[4:] else '---' for it in _COLUMNS)} |",
+        *(f"| {_linked(id)} | {title} | {' | '.join(rows[id])} |" for id, title in shown.items()),
+    ]
+    return "\n".join([*lines, "", _sum_up([rows[id] for id in shown])])
 
 
 def _linked(id: str) -> str:
@@ -126,7 +145,7 @@ def _sum_up(rows: list[tuple[str, ...]]) -> str:
 def _section(bug: Bug) -> str:
     links = ", ".join(f"[{_named(link)}]({link})" for link in bug.links)
     version = f" ({bug.version})" if bug.version else ""
-    plants = [_plant(fault, bug) for fault in PLANTED if fault.entry == bug.id]
+    plants = [_plant(fault, bug) for fault in (*PLANTED, *SERVERS) if fault.entry == bug.id]
     if bug.id in UNPLANTED:
         plants.append(f"- *Not planted*: {UNPLANTED[bug.id]}.")
     lines = [
@@ -141,7 +160,8 @@ def _section(bug: Bug) -> str:
 
 def _plant(fault: Fault, bug: Bug) -> str:
     anchor = "" if fault.id == bug.id else f'<a id="{fault.id.lower()}"></a>{fault.id}, '
-    where = ", ".join(f"`{name}`" for name in fault.adapters)
+    of = "the server " if fault in SERVERS else ""
+    where = ", ".join(f"{of}`{name}`" for name in fault.adapters)
     note = f"; {fault.note}" if fault.note else ""
     return f"- *Planted*: {anchor}on {where}; laws {', '.join(fault.laws)}{note}."
 

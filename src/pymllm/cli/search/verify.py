@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from pymllm.cli import options
+from pymllm.cli.output import complain, escaped
 from pymllm.cli.search.search_files import earlier_notes, save_programs
-from pymllm.cli.search.verify_table import complain_of, make_junit
 from pymllm.cli.shard_table import (
     demand_file,
     open_kept,
@@ -28,6 +28,8 @@ from pymllm.cli.store import keep_run, refuse_own_input, save_text
 from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.searches import SearchedRelease, VerifyDocument
 from pymllm.history.files import Deviation
+from pymllm.report.findings import known_texts
+from pymllm.report.sections.verification import cut_short, passed_over, suites_of
 from pymllm.text_file import cut, read_text_file
 
 if TYPE_CHECKING:
@@ -184,12 +186,15 @@ def verify_command(
     files = save_programs(report, output)
     document = msgspec.structs.replace(report.document(files), release=release)
     if junit is not None:
-        save_text(make_junit(document), junit, "--junit")
+        from pymllm.report.feeds import write_junit
+
+        text = write_junit("pymllm verify", suites_of(document), document.seconds)
+        save_text(text, junit, "--junit")
     if begun is not None:
         _write_deviations(document, begun)
     keep_run(store, document, programs=files.programs.values())
     if as_json:
-        complain_of(document)
+        _complain_of(document)
     notes = earlier_notes(files.earlier)
     return tell(document, lambda it: draw_document(it, *notes, verbose=verbose), as_json, report.interruption)
 
@@ -228,6 +233,23 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
     with options.refusing():
         return verify(plan, partial(progress_bar, progress, unit=""), kept)
+
+
+def _complain_of(document: VerifyDocument) -> None:
+    """Name in one line each, beside a JSON document, the points for its reader to look at."""
+    for adapter in document.adapters:
+        for it in adapter.violations:
+            complain(f"{adapter.name} violates {it.law}: {it.message}")
+        for problem in adapter.problems:
+            complain(f"{adapter.name} could not be examined to the end: {problem.message}")
+    if short := cut_short(document):
+        complain(short)
+    for text in (*known_texts(document.deviations), *passed_over(document)):
+        if text.tone:
+            complain(escaped(text.text.partition(" ")[2].strip()))
+    for row in document.goals if document.strict else ():
+        if row.unmet:
+            complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")
 
 
 def _write_deviations(document: VerifyDocument, path: Path) -> None:

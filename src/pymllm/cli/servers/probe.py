@@ -5,26 +5,34 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.servers.serve import why_no_servers
-from pymllm.cli.store import save_text
+from pymllm.cli.store import keep_run, save_text
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
-from pymllm.documents.probes import ProbedLaw, ProbeDocument, ProbeTolerance, ProbeViolation
+from pymllm.documents.probes import (
+    ProbeDifference,
+    ProbedLaw,
+    ProbeDocument,
+    ProbeTolerance,
+    ProbeViolation,
+)
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
+    from pymllm.probing.judge import Judgement
+    from pymllm.probing.probed import Probed
     from pymllm.probing.records import History
-    from pymllm.probing.search import Probed, ProbePlan, Servers
+    from pymllm.probing.search import ProbePlan, Servers
 
 _HELP = """\
 Judge a running server: a request is answered with a warm cache as with a cold one.
@@ -45,7 +53,6 @@ Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law was
 failed.
 """
 _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
-_SHRINK_SECONDS = 120.0
 
 
 @click.command("probe", short_help="Judge a running server by warm and cold answers.", help=_HELP)
@@ -77,6 +84,12 @@ _SHRINK_SECONDS = 120.0
     help="Most requests, each of which is asked again cold.",
 )
 @click.option("--minutes", type=options.Amount(0.01, 100_000), help="Longest time, without the shrinking.")
+@click.option(
+    "--shrink-seconds",
+    type=options.Amount(0, 1_000_000),
+    default=120.0,
+    help="Longest time to look for the smallest program; 0: none is looked for.",
+)
 @click.option("--seed", type=options.SEED, default=0, help="Of the requests.")
 @click.option("--longest", type=options.whole(32, 100_000), default=160, help="Most tokens of a prompt.")
 @click.option(
@@ -95,8 +108,8 @@ _SHRINK_SECONDS = 120.0
     "--without",
     metavar="LAW",
     multiple=True,
-    type=options.one_of([f"V{number}" for number in range(1, 8)]),
-    help="A law that the server does not claim; may be repeated.",
+    type=options.one_of([*(f"V{number}" for number in range(1, 8)), "exact-reuse"]),
+    help="A law that the server does not claim, or exact-reuse: V1, V5 and half of V3; may be repeated.",
 )
 @options.timeout
 @click.option(
@@ -125,6 +138,7 @@ _SHRINK_SECONDS = 120.0
     help="Form of the result; curl: the program as a script of a shell.",
 )
 @options.json
+@options.store
 @options.progress
 def probe_command(
     url: str | None,
@@ -133,18 +147,25 @@ def probe_command(
     against: str | None,
     start: str | None,
     timeout: float,
+    shrink_seconds: float,
     again: Path | None,
     judged: Path | None,
     output: Path,
     form: str,
     as_json: bool,
+    store: Path | None,
     progress: str,
     **asked: Any,
 ) -> int:
     """Probe one server."""
     form = "json" if as_json else form
     if judged is not None:
-        return _judge_file(judged, url, form, asked)
+        options.refuse_typed(("store",), "--judge measures nothing")
+        if url is not None:
+            raise click.UsageError(
+                "--judge asks no server; leave the URL out, or use --again to play the file."
+            )
+        return judge_file(judged, form, asked["without"])
     if (url is None) == (demo is None):
         raise click.UsageError("name the URL of one server, or --demo for one of our own.")
     if demo is not None:
@@ -165,34 +186,33 @@ def probe_command(
         servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
-        if done.judgement.violation is not None:
+        if done.judgement.violation is not None and shrink_seconds and done.interruption is None:
             with progress_bar(progress, "shrink", None, "tries") as bar:
-                shrink(servers, done, _SHRINK_SECONDS, bar)
+                shrink(servers, done, shrink_seconds, bar)
         seconds = time.monotonic() - begun
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
-    document = _document(done, address, seconds, file, demo)
-    if form == "curl":
+    document = _document(done, address, seconds, file, demo, start)
+    keep_run(store, document)
+    if form == "curl" and done.interruption is None:
         say(script)
         complain(_verdict_line(document))
         return document.exit_status
-    return tell(document, make_text, form == "json")
+    return tell(document, make_text, form == "json", done.interruption)
 
 
-def _judge_file(file: Path, url: str | None, form: str, asked: dict[str, Any]) -> int:
-    """Judge a file without any server."""
-    if url is not None:
-        raise click.UsageError("--judge asks no server; leave the URL out, or use --again to play the file.")
-    _refuse_without_packages(None)
+def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
+    """Judge the answers in a file, without any server, and tell the result; return the exit status."""
     from pymllm.probing.judge import judge
+    from pymllm.probing.probed import Probed
     from pymllm.probing.records import read_history
-    from pymllm.probing.search import Probed
 
     with options.refusing_unreadable():
         history = read_history(file)
     begun = time.monotonic()
-    done = Probed(history, judge(history, without=asked["without"]))
+    done = Probed(history, judge(history, without=without))
     if form == "curl":
+        _refuse_without_packages(None)
         say(_script(history, "http://127.0.0.1:8000"))
         return 0
     document = _document(done, None, time.monotonic() - begun, str(file), None)
@@ -297,7 +317,12 @@ def _script(history: History, url: str) -> str:
 
 
 def _document(
-    done: Probed, url: str | None, seconds: float, file: str | None, demo: str | None
+    done: Probed,
+    url: str | None,
+    seconds: float,
+    file: str | None,
+    demo: str | None,
+    start: str | None = None,
 ) -> ProbeDocument:
     from pymllm.probing.judge import judge
     from pymllm.probing.laws import LAWS
@@ -317,6 +342,8 @@ def _document(
     violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
     it = judgement.tolerance
     where = f"--demo {demo}" if demo else url
+    if where is not None and start is not None:
+        where = f"{where} --start {quote(start)}"
     again = (
         None if violation is None or file is None else f"pymllm probe {where or 'URL'} --again {quote(file)}"
     )
@@ -324,14 +351,17 @@ def _document(
         server=head.server,
         api=head.api,
         model=head.model,
-        url=url,
+        url=None if demo else url,
+        demo=demo,
         cold=head.cold,
         seed=head.seed,
         requests=done.requests,
         seconds=round(seconds, 3),
         verdict=verdict,
         exit_status=verdict.exit_status,
-        tolerance=ProbeTolerance(it.judged, it.judged_company, it.alone, it.company, it.warm),
+        tolerance=ProbeTolerance(
+            it.judged, it.judged_company, it.alone, it.company, it.warm, max(it.judged, it.judged_warm)
+        ),
         places=judgement.compared,
         left_out=judgement.left_out,
         largest=judgement.largest,
@@ -351,9 +381,22 @@ def _document(
         unshrunk=done.unshrunk,
         failure=done.failure,
         notes=tuple(_notes(done)),
+        differences=tuple(_differences(judgement)),
         output=file,
         again=again,
     )
+
+
+_MOST_DIFFERENCES = 10_000
+
+
+def _differences(judgement: Judgement) -> Iterator[ProbeDifference]:
+    for it in judgement.differences[:_MOST_DIFFERENCES]:
+        kind: Literal["warm", "computed", "cold"] = "computed" if it.cached == 0 else "warm"
+        if it.is_cold:
+            kind = "cold"
+        size = float(f"{it.size:.4g}")
+        yield ProbeDifference(it.request, kind, it.beside, it.cached, it.place, size, it.tolerance)
 
 
 def _notes(done: Probed) -> Iterator[str]:
@@ -377,7 +420,7 @@ _STYLES = {Verdict.VIOLATED: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 def make_text(it: ProbeDocument) -> str:
     """Lay a probe out as text: the verdict, the violation with its program, and the table of laws."""
-    where = f" at {it.url}" if it.url else ""
+    where = f" at {it.url}" if it.url else f" --demo {it.demo}" if it.demo else ""
     lines: list[Any] = [
         escaped(
             f"{it.server}{where}: {count_of(it.requests, 'request')}, {it.seconds:.1f} s, cold by {it.cold}"
@@ -435,13 +478,13 @@ def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
     """Yield what counts as a difference, and what was measured."""
     told = it.tolerance
     yield (
-        f"differences of log-probabilities count from {_number(told.judged)} alone and "
-        f"{_number(told.judged_company)} in company"
+        f"differences of log-probabilities count from {_number(told.judged)} alone, "
+        f"{_number(told.judged_company)} in company, {_number(told.judged_warm)} out of the cache"
     )
     if told.alone is not None:
         yield (
             f"measured: the same request cold again {_number(told.alone)}, at once with others "
-            f"{_number(told.company)}, served from the cache {_number(told.warm)} (lower quartile)"
+            f"{_number(told.company)}, just cached {_number(told.warm)}"
         )
     left_out = f", {it.left_out:,} could not be" if it.left_out else ""
     yield f"{it.places:,} tokens were compared{left_out}; the largest difference is {_number(it.largest)}"

@@ -9,6 +9,7 @@ import click
 
 from pymllm.cli.options import refusing
 from pymllm.cli.output import say
+from pymllm.faults.plant import Change, planted
 from pymllm.torch_extra import collector_aside, why_no_torch
 
 _HELP = """\
@@ -73,8 +74,9 @@ _size = click.IntRange(1, 1 << 24)
 @click.option(
     "--check", is_flag=True, help="Count all memory again after each step; a fault ends the engine."
 )
+@click.option("--fault", metavar="ID", help="Put a fault of servers in, as `pymllm faults list` names them.")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and its memory.")
-def serve_command(host: str, port: int, **sizes: object) -> None:
+def serve_command(host: str, port: int, fault: str | None, **sizes: object) -> None:
     """Serve until interrupted."""
     reason = why_no_servers()
     if reason is not None:
@@ -84,17 +86,27 @@ def serve_command(host: str, port: int, **sizes: object) -> None:
         import uvicorn
 
         from pymllm.serving.app import make_app
+        from pymllm.serving.background import answer_at_once
         from pymllm.serving.service import ServerConfig, Service
     with refusing():
+        edits = () if fault is None else _edits_of(fault)
         service = Service(ServerConfig(**sizes))  # type: ignore[arg-type]  # declared twice: here and there
     torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
     listener = _listen(host, port)
-    with listener:
+    with listener, planted(edits):
+        answer_at_once(listener)
         address, taken = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         say(f"serving {sizes['architecture']} at http://{shown}:{taken} (Ctrl-C ends it)")
         settings = uvicorn.Config(make_app(service), log_level="warning", timeout_graceful_shutdown=5)
         uvicorn.Server(settings).run(sockets=[listener])
+
+
+def _edits_of(fault: str) -> tuple[Change, ...]:
+    from pymllm.faults.table import SERVERS, find_faults
+
+    (found,) = find_faults([fault], SERVERS)
+    return found.edits
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -70,6 +70,8 @@ def soak_command(
         raise click.UsageError(
             f"--strict is for the whole campaign, {shard.asked} for a part; give it to pymllm merge."
         )
-    plan = SoakOptions(options.names_of(adapters, commands), **chosen)
+    names = options.names_of(adapters, commands)
+    chosen["configs"] = soak_options.spell_out(names, chosen["configs"])
+    plan = SoakOptions(names, **chosen)
     plan.check()
     return play_and_tell(plan, progress, told, executor)

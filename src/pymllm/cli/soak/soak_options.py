@@ -37,15 +37,45 @@ def rate(value: object) -> int:
     return int(found[1])
 
 
+FAR = "far"
+"""For ``--config``: the adapter's configurations of `pymllm.adapters.far`."""
+
+
+def _config(value: object) -> Config | str:
+    return FAR if value == FAR else options.json_object(value)
+
+
 configs = click.option(
     "--config",
     "configs",
-    type=options.json_object,
+    type=_config,
     metavar="JSON",
     multiple=True,
     show_default="the adapter's, and larger ones",
-    help="Run only this configuration of the adapter; may be repeated.",
+    help="Run only this configuration of the adapter; may be repeated. far: the adapter's with rows so far "
+    "apart that their addresses do not fit 32 bits.",
 )
+
+
+def spell_out(adapters: Iterable[str], configs: Iterable[Config | str]) -> tuple[Config, ...]:
+    """Put the configurations of an adapter in the place of ``far``; refuse it where there are none."""
+    from pymllm.adapters.far import FAR as known
+    from pymllm.adapters.far import why_not_far
+
+    spelled: list[Config] = []
+    for config in configs:
+        if not isinstance(config, str):
+            spelled.append(config)
+            continue
+        (name, *others) = dict.fromkeys(adapters) or ("",)
+        if others or name not in known:
+            raise click.UsageError(f"--config far is for one adapter of {', '.join(known)}; name it.")
+        if reason := why_not_far():
+            raise click.UsageError(f"--config far: {reason}.")
+        spelled += known[name]
+    return tuple(spelled)
+
+
 machine = click.option(
     "--machine", metavar="NAME", help="Run only this state machine, such as PrefixMachine."
 )

@@ -118,12 +118,15 @@ class GDNPool(OneOwner):
         recurrent = (self.num_v_heads, self.head_v_dim, self.head_k_dim)
         conv = (self.conv_dim, self.conv_kernel_size - 1)
         leading = (self.num_gdn_layers, self.pool_size)
-        self.recurrent_state = make_zeros("a buffer", leading + recurrent, torch.float32, self.device)
-        self.conv_state = make_zeros("a buffer", leading + conv, self.dtype, self.device)
+        self.recurrent_state = self._make_states(leading + recurrent, torch.float32)
+        self.conv_state = self._make_states(leading + conv, self.dtype)
         self._states = self.recurrent_state, self.conv_state
         self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=True))
         self.is_fused = self._fused is not None
         self._forget_track_slots()
+
+    def _make_states(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return make_zeros("a buffer", shape, dtype, self.device)
 
     def __repr__(self) -> str:
         """Show the shape of the pool and the number of free track slots."""

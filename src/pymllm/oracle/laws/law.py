@@ -126,6 +126,25 @@ class KindLaws:
     counts_all: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class TextLaw:
+    """A law of no kind of class, such as one of servers: its id, which keeps its meaning, and its text."""
+
+    id: str
+    text: str
+
+    @classmethod
+    def of(cls, id: str, check: Callable[..., Found]) -> TextLaw:
+        """Make the law that a check's docstring is the text of."""
+        return cls(id, inspect.cleandoc(check.__doc__ or ""))
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the text, as tables have it."""
+        line = self.text.partition("\n")[0].removesuffix(".")
+        return line[0].lower() + line[1:]
+
+
 # -- laws --------------------------------------------------------------------------------------------------
 
 

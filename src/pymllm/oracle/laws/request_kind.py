@@ -88,6 +88,7 @@ GOALS = (
         ("KV of shared blocks goes to the dummy", "E2 E5"),
         ("a block stays unregistered", "C3", "B127"),
         ("shared blocks outlive one of their requests", "C1 E2", "B118"),
+        ("two lone decodes in a row differ behind the first block alone", "E2 E1", "B291"),
         when=(CACHING,),
     ),
     *_goals(
@@ -394,7 +395,11 @@ def _met_by_end(before: RequestsModel, operation: EndTransfer, seen: SeenContext
 def _met_by_batch(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Met:
     size, dummy = before.context.block_size, before.context.dummy
     targets = [first // size for run in seen.result.requests for first, _ in run.writes]
+    last, lone = before.context.lone, seen.lone
     return {
+        "two lone decodes in a row differ behind the first block alone": (
+            lone and lone != last and (len(lone), lone[:1]) == (len(last), last[:1])
+        ),
         "cached blocks are evicted for a decoding request": seen.lost,
         "a block that was cut is registered anew": any(
             request.rewritten in seen.registered for request in seen.decoding

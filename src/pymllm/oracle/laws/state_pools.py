@@ -149,6 +149,7 @@ def _there_is_no_room(before: StatePoolModel, operation: AllocTrack, seen: Seen)
 
 _goals = partial(make_goals, "states")
 _TRACKS = Condition("track slots", lambda config: bool(config.get("track_slots")))
+_NEAR = Condition("rows that are not far apart", lambda config: config.get("apart", 1) == 1)
 
 GOALS = (
     *_goals(
@@ -160,9 +161,9 @@ GOALS = (
     *_goals(
         ("a snapshot is taken", "P5"),
         ("a snapshot is restored", "P5"),
-        ("a clear takes snapshots from their holders", "X7"),
         when=(_TRACKS,),
     ),
+    *_goals(("a clear takes snapshots from their holders", "X7"), when=(_TRACKS, _NEAR)),
     *_goals(
         ("a working row is freed as a track slot", "P5", "B91"),
         ("row 0 is freed as a track slot", "P5", "B91"),

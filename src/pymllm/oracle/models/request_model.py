@@ -133,6 +133,8 @@ class RequestModel:
         self.served: dict[int, ServedRequest] = {}
         self.transfers: dict[int, list[int]] = {}  # blocks of those under way, by the step that began each
         self.ended: dict[int, None] = {}  # the steps that began the others
+        # blocks of the last request that decoded alone, unless several did since
+        self.lone: Sequence[int] = ()
         self.clear()
 
     def clear(self) -> None:

@@ -135,6 +135,11 @@ class SeenStep(SeenContext):
         """Each request of the batch, and its run as it was told."""
         return [(self.context.served[run.request], run) for run in self.result.requests]
 
+    @property
+    def lone(self) -> Sequence[int]:
+        """The blocks of the one request that decodes; none if several do."""
+        return self.runs[0][1].blocks if len(self.decoding) == 1 else ()
+
     @cached_property
     def new(self) -> list[int]:
         """The blocks that requests were given."""
@@ -476,6 +481,8 @@ class RequestsModel(KindModel):
             return
         context, ran, tokens = self.context, seen.result, operation.next_tokens
         offers, sampling = seen.offers, sorted(it.step for it, _ in seen.runs if it.is_at_its_end)
+        if seen.decoding:
+            context.lone = seen.lone
         context.evict(seen.lost)
         context.register(offers)
         for request, run in seen.runs:

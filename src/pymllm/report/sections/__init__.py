@@ -13,24 +13,35 @@ from pymllm.documents.faults import FaultsDocument, VectorsDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import DiffDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import Document
 from pymllm.report.blocks import PAGE, TERMINAL, Part, Section, Table, Tile, seen_on
 from pymllm.report.loading import LoadedRuns, Run
-from pymllm.report.sections.campaigns import make_faults_section, make_soak_section
-from pymllm.report.sections.changes import make_changes_section
+from pymllm.report.outcomes import Outcome
+from pymllm.report.sections.campaigns import (
+    make_faults_section,
+    make_soak_section,
+    tell_faults,
+    tell_soaks,
+)
+from pymllm.report.sections.changes import make_changes_section, tell_changes
 from pymllm.report.sections.curves import make_capacity_section
 from pymllm.report.sections.figures import make_gpu_section, make_peers_section, make_trends_section
 from pymllm.report.sections.machines import make_machines_section, make_memory_section, make_runs_section
+from pymllm.report.sections.probes import make_probes_section, tell_probes
 from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
-from pymllm.report.sections.searches import make_goals_section, make_laws_section
+from pymllm.report.sections.searches import make_goals_section, make_laws_section, tell_searches
 from pymllm.report.sections.soaking import make_campaign_section
-from pymllm.report.sections.vectors import make_vectors_section
+from pymllm.report.sections.streams import make_streams_section, tell_streams
+from pymllm.report.sections.vectors import make_vectors_section, tell_vectors
 from pymllm.report.sections.verification import make_compare_section, make_verify_section
 
 SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "laws": make_laws_section,
+    "servers": make_probes_section,
     "vectors": make_vectors_section,
+    "streams": make_streams_section,
     "releases": make_releases_section,
     "changes": make_changes_section,
     "faults": make_faults_section,
@@ -56,11 +67,28 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
     ReplayDocument: ("hit-rate", make_hit_rate_section),
     SoakDocument: ("soak", make_campaign_section),
     VectorsDocument: ("vectors", make_vectors_section),
+    WatchDocument: ("streams", make_streams_section),
 }
 """What a terminal shows of each document, and the section whose words explain it."""
 
+_OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
+    tell_searches,
+    tell_changes,
+    tell_soaks,
+    tell_faults,
+    tell_vectors,
+    tell_probes,
+    tell_streams,
+)
+"""The outcomes of results by kind, for summaries, test reports and metrics, in the order of a summary."""
+
 TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))
 """Of each section title, lead, what brings it, and its words; under "words" are those of several sections."""
+
+
+def tell_all(runs: Sequence[Run]) -> list[Outcome]:
+    """Return the outcomes of all results of some runs, by kind."""
+    return [tell(runs) for tell in _OUTCOMES]
 
 
 def make_sections(loaded: LoadedRuns) -> list[Section]:

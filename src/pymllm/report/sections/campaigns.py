@@ -8,6 +8,7 @@ from statistics import median
 
 from pymllm.documents.campaigns import DriftRow, FailureRow, SoakDocument, SoakedAdapter
 from pymllm.documents.faults import Detection, FaultRow, FaultsDocument
+from pymllm.instrument.openmetrics import Family, Sample
 from pymllm.oracle.laws import find_law
 from pymllm.report.blocks import (
     BAD,
@@ -36,7 +37,8 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.changes import Since, find_since
 from pymllm.report.findings import deviation_table, run_facts, seen_facts, verdict_cell
-from pymllm.report.loading import Run, documents_of
+from pymllm.report.loading import Run, documents_of, newest_document
+from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.quantities import count_of, kept_words, show, show_count, show_share, show_time
 from pymllm.report.sections.searches import program_card
 
@@ -160,6 +162,40 @@ def _by(fault: FaultRow) -> str:
     return ", ".join(dict.fromkeys(f"{it.searcher} ({it.law})" for it in fault.detections)) or "nobody"
 
 
+def tell_faults(runs: Sequence[Run]) -> Outcome:
+    """Sum up the newest search for planted faults; test cases are of all."""
+    it = newest_document(runs, FaultsDocument)
+    if it is None:
+        return Outcome()
+    missed = [fault for fault in it.faults if not fault.caught]
+    counts = [
+        number("planted", lambda it: show_count(it.caught + it.missed)),
+        number("caught", lambda it: show_count(it.caught)),
+        number("missed", lambda it: show_count(it.missed)),
+    ]
+    columns = [
+        Column("fault", lambda it: it.id, is_word=True),
+        Column("title", lambda it: it.title),
+        Column("laws that may catch it", lambda it: ", ".join(it.laws), is_word=True),
+    ]
+    outcomes = Sample(it.caught, {"outcome": "caught"}), Sample(it.missed, {"outcome": "missed"})
+    return Outcome(
+        bad=counted(it.missed, "fault missed", "faults missed"),
+        parts=[make_table("Planted faults", [it], counts), make_table("Missed faults", missed, columns)],
+        suites=[
+            Suite("faults", document.seconds, [_fault_case(fault) for fault in document.faults])
+            for document, _ in documents_of(runs, FaultsDocument)
+        ],
+        families=[Family("pymllm_faults", "gauge", "", "Planted faults by outcome.", outcomes)],
+    )
+
+
+def _fault_case(fault: FaultRow) -> Case:
+    why = "; ".join(fault.problems) or f"no law of {', '.join(fault.laws)} caught it"
+    name = f"{fault.id} {fault.title}"
+    return Case("faults", name) if fault.caught else Case("faults", name, "failure", why)
+
+
 # -- soak ----------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +221,49 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
     yield Tile(show_count(sum(document.operations for document, _ in campaigns)), "operations soaked")
     if cards:
         yield Tile(show_count(len(cards)), "failed in soaks", BAD)
+
+
+def tell_soaks(runs: Sequence[Run]) -> Outcome:
+    """Sum up the newest campaign; test cases are of all."""
+    it = newest_document(runs, SoakDocument)
+    if it is None:
+        return Outcome()
+    ended = " until it was interrupted" if it.interrupted else ""
+    columns = [
+        Column("implementation", lambda it: it.name),
+        number("operations judged", lambda it: show_count(it.operations)),
+        number("failures", lambda it: show_count(len(it.failures))),
+    ]
+    of = [(adapter, {"adapter": adapter.name}) for adapter in it.adapters]
+    played = tuple(Sample(adapter.operations, labels) for adapter, labels in of)
+    failed = tuple(Sample(len(adapter.failures), labels) for adapter, labels in of)
+    return Outcome(
+        bad=counted(
+            sum(len(adapter.failures) for adapter in it.adapters), "failure in a soak", "failures in soaks"
+        ),
+        good=f"the soak found nothing{ended}",
+        parts=[make_table(f"Soak{' (interrupted)' if it.interrupted else ''}", it.adapters, columns)],
+        suites=[
+            Suite(f"soak {adapter.name}", adapter.seconds, [*_soak_cases(adapter)])
+            for document, _ in documents_of(runs, SoakDocument)
+            for adapter in document.adapters
+        ],
+        families=[
+            Family("pymllm_soak_operations", "gauge", "", "Operations that a soak judged.", played),
+            Family("pymllm_soak_failures", "gauge", "", "Ways in which a soak failed.", failed),
+        ],
+    )
+
+
+def _soak_cases(adapter: SoakedAdapter) -> Iterator[Case]:
+    suite = f"soak {adapter.name}"
+    if not adapter.failures:
+        yield Case(suite, f"{adapter.operations:,} operations")
+    for row in adapter.failures:
+        law = row.failure.law
+        where = f"seed {row.seed} in {row.machine}, {row.runs} runs"
+        outcome = "failure" if law else "error"
+        yield Case(suite, law or "asked to the end", outcome, row.failure.message, where)
 
 
 def _campaigns(runs: Sequence[Run]) -> list[_Campaign]:

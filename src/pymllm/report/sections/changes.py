@@ -23,6 +23,7 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.changes import is_fixed, newest_changes, word_of
 from pymllm.report.loading import Run, documents_of, grouped
+from pymllm.report.outcomes import Outcome
 from pymllm.report.quantities import count_of, show, show_count, show_time
 
 _MOST_NAMES = 12
@@ -67,6 +68,25 @@ def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
     for cell in (_VIOLATED, _UNTESTED, _FIXED):
         if verdicts[cell]:
             yield Tile(show_count(verdicts[cell]), f"{cell.text} since the run before", cell.tone)
+
+
+def tell_changes(runs: Sequence[Run]) -> Outcome:
+    """List laws that were fixed, and figures that changed beyond the noise of their samples."""
+    changes = list(newest_changes(runs))
+    fixed = [(law, *found) for it, *found in changes for law in it.laws if is_fixed(law)]
+    columns = [
+        Column("law", lambda it: it[0].law, is_word=True),
+        Column("implementation", lambda it: it[0].subject),
+        Column("violated in", lambda it: it[1].hint),
+        Column("holds in", lambda it: it[2].hint),
+    ]
+    moved = [(it.kind, figure) for it, _, _ in changes for figure in it.figures if figure.verdict]
+    moved.sort(key=lambda it: it[1].verdict != "worse")
+    verdict = Column("verdict", lambda it: it[1].verdict, is_word=True)
+    figures = [*(it for it in _FIGURES if it.name not in (_KIND.name, verdict.name)), verdict]
+    return Outcome(
+        parts=[make_table("Fixed", fixed, columns), make_table("Figures beyond noise", moved, figures)]
+    )
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:

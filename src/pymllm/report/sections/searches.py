@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from shlex import quote
 from types import MappingProxyType
 
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import AdapterRow, LawRow, VerifyDocument, ViolationRow
+from pymllm.errors import InvariantViolation
 from pymllm.history.operations import KINDS
+from pymllm.instrument.openmetrics import Family, Sample
 from pymllm.oracle.coverage import GOALS
 from pymllm.oracle.laws.goal import CoverageGoal
 from pymllm.oracle.verdicts import Verdict
@@ -38,8 +41,10 @@ from pymllm.report.blocks import (
 from pymllm.report.changes import Since, find_since
 from pymllm.report.findings import TONES, deviation_table, limit_words, mistake_facts, violation_facts
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.picture import picture_of
-from pymllm.report.quantities import show_time
+from pymllm.report.quantities import show_count, show_time
+from pymllm.text_file import cut
 
 # -- laws ----------------------------------------------------------------------------------------------------
 
@@ -265,6 +270,111 @@ def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
         yield f"pymllm judge {quote(it.file)}"
     if not it.rerun_shows_it:
         yield f"pymllm verify --adapter {quote(adapter)} --law {quote(it.law)} --seed {seed}"
+
+
+# -- their outcome -------------------------------------------------------------------------------------------
+
+_VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIMED)
+
+
+def tell_searches(runs: Sequence[Run]) -> Outcome:
+    """Sum up the newest search of each implementation; one that could not be started is unknown."""
+    searches = newest_searches(runs)
+    counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
+    counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
+    short = counted(sum(bool(it.cut_short) for it in searches), "search", "searches")
+    return Outcome(
+        bad=counted(counts[Verdict.VIOLATED], "violation of a law", "violations of laws"),
+        unknown="".join(f"{it} unknown" for it in counted(counts[Verdict.UNKNOWN], "verdict", "verdicts")),
+        good="all laws that apply hold" if counts[Verdict.HOLDS] else "",
+        short="".join(f"{it} cut short" for it in short),
+        parts=[*_summary(searches, find_since(runs))],
+        suites=[suite_of(it.adapter) for it in searches],
+        families=[*_families(searches)],
+    )
+
+
+def _summary(searches: Sequence[Searched], since: Mapping[tuple[str, str], Since]) -> Iterator[Table]:
+    violations = [(who, it) for who in searches for it in who.adapter.violations]
+    columns = [
+        Column("law", lambda it: it[1].law, is_word=True),
+        Column("implementation", lambda it: it[0].name),
+        Column("looked at", lambda it: it[1].message),
+        Column("expected", lambda it: it[1].expected or ""),
+        Column("observed", lambda it: it[1].observed or ""),
+        Column("first seen", lambda it: str(since.get((it[0].name, it[1].law), ""))),
+        Column("again", lambda it: next(commands_again(it[1], it[0].name, it[0].document.seed), "")),
+    ]
+    yield make_table("Violations", violations, columns)
+    unknown = [(it.name, "; ".join(why)) for it in searches if (why := it.why_unknown())]
+    yield make_table(
+        "Unknown", unknown, [Column("implementation", lambda it: it[0]), Column("why", lambda it: it[1])]
+    )
+    rows = sorted(
+        searches, key=lambda it: (_counted(it, Verdict.VIOLATED) == "0", _counted(it, Verdict.UNKNOWN) == "0")
+    )
+    columns = [
+        Column("implementation", lambda it: it.name),
+        *(number(word.value, partial(_counted, verdict=word)) for word in _VERDICTS),
+        number("tests", lambda it: show_count(sum(law.tests for law in it.adapter.laws))),
+        Column("searched with", lambda it: it.profile),
+    ]
+    yield make_table("Laws by implementation", rows, columns)
+
+
+def _counted(it: Searched, verdict: Verdict) -> str:
+    """Count the laws of an implementation with a verdict; one without laws is unknown as a whole."""
+    if not it.adapter.laws and verdict is Verdict.UNKNOWN:
+        return "all"
+    return show_count(sum(law.verdict is verdict for law in it.adapter.laws))
+
+
+def suite_of(adapter: AdapterRow) -> Suite:
+    """Make a suite of an implementation: a case for each law."""
+    why = adapter.problems[0].message if adapter.problems else "no program tested it"
+    broken = {it.law: it for it in reversed(adapter.violations)}
+    cases = [_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
+    cases = cases or [Case(adapter.name, "smoke test", "error", why)]
+    return Suite(adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
+
+
+def _case(adapter: AdapterRow, law: LawRow, it: ViolationRow | None, why: str) -> Case:
+    said: tuple[str, ...] = ()
+    if law.verdict is Verdict.VIOLATED and it is None:
+        said = ("failure", "violated")
+    elif law.verdict is Verdict.VIOLATED and it is not None:
+        message = str(InvariantViolation(it.law, it.message, expected=it.expected, observed=it.observed))
+        said = ("failure", message, f"{message}\n\n{it.program}")
+    elif law.verdict is Verdict.UNKNOWN:
+        said = ("error", why)
+    elif law.verdict is Verdict.NOT_CLAIMED:
+        said = ("skipped", "not claimed")
+    return Case(adapter.name, f"{law.id} {law.sentence}", *said)
+
+
+def _families(searches: Sequence[Searched]) -> Iterator[Family]:
+    counts = tuple(
+        Sample(
+            sum(law.verdict is verdict for law in it.adapter.laws),
+            {"adapter": it.name, "verdict": verdict.value.replace(" ", "_")},
+        )
+        for it in searches
+        for verdict in Verdict
+    )
+    yield Family("pymllm_laws", "gauge", "", "Laws of each implementation by verdict.", counts)
+    broken = tuple(
+        Sample(1, {"adapter": it.name, "law": law.id})
+        for it in searches
+        for law in it.adapter.laws
+        if law.verdict is Verdict.VIOLATED
+    )
+    yield Family("pymllm_law_violated", "gauge", "", "Laws that are violated.", broken)
+    # An implementation that could not be loaded has no law, and would otherwise be a row of zeros.
+    problems = {
+        (it.name, cut(problem.message, 200)): it for it in searches for problem in it.adapter.problems
+    }
+    told = tuple(Sample(1, {"adapter": name, "reason": reason}) for name, reason in problems)
+    yield Family("pymllm_problem", "gauge", "", "Why implementations could not be examined to the end.", told)
 
 
 # -- coverage goals ------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pymllm.documents.faults import VectorsDocument
+from pymllm.documents.faults import VectorRow, VectorsDocument
+from pymllm.instrument.openmetrics import Family, Sample
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
@@ -24,6 +25,7 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.findings import verdict_cell
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.quantities import show_count
 from pymllm.text_file import cut
 
@@ -58,6 +60,33 @@ def make_vectors_section(runs: Sequence[Run]) -> Iterator[Part]:
     passed, played = sum(it.passed for it in documents), sum(it.passed + it.failed for it in documents)
     tone = BAD if wrong else GOOD if passed else UNKNOWN
     yield Tile(f"{passed:,} of {played:,}", "vectors passed that were played to the end", tone)
+
+
+def tell_vectors(runs: Sequence[Run]) -> Outcome:
+    """Sum up how the vectors went on each implementation; known deviations are no failures."""
+    documents = newest_vectors(runs)
+    failed = [(it, row) for it in documents for row in it.vectors if row.verdict == "failed"]
+    counts = tuple(
+        Sample(getattr(it, name), {"adapter": it.adapter, "verdict": name})
+        for it in documents
+        for name in ("passed", "failed", "other_way", "skipped")
+    )
+    return Outcome(
+        bad=counted(sum(it.unknown for it in documents), "vector failed", "vectors failed"),
+        good="all vectors that were played passed" if any(it.passed for it in documents) else "",
+        parts=[make_table("Vectors that failed", failed, _FAILED)],
+        suites=[Suite(f"vectors {it.adapter}", 0.0, [*map(_case, it.vectors)]) for it in documents],
+        families=[Family("pymllm_vectors", "gauge", "", "Vectors by verdict.", counts)],
+    )
+
+
+def _case(row: VectorRow) -> Case:
+    name = f"{row.id} {row.law}: {row.says}"
+    if row.verdict == "failed" and not row.known:
+        return Case("vectors", name, "failure", f"step {row.step}: {row.why}")
+    if row.verdict in ("failed", "skipped"):
+        return Case("vectors", name, "skipped", f"known: {row.known}" if row.known else row.why)
+    return Case("vectors", name)
 
 
 def _implementations(documents: Sequence[VectorsDocument]) -> Table:

@@ -30,8 +30,9 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.findings import TONES, deviation_table, known_texts, limit_words
 from pymllm.report.loading import Run, grouped
+from pymllm.report.outcomes import Case, Suite
 from pymllm.report.quantities import count_of, kept_words, show_count
-from pymllm.report.sections.searches import law_tables, marks_of, newest_searches, search_cards
+from pymllm.report.sections.searches import law_tables, marks_of, newest_searches, search_cards, suite_of
 
 WORDS = {
     Verdict.VIOLATED: "VIOLATED",
@@ -253,3 +254,24 @@ def _machines(adapter: AdapterRow) -> Table:
 
 def _count_column(name: str) -> Column:
     return number(name, lambda it: show_count(getattr(it, name)))
+
+
+def suites_of(document: VerifyDocument) -> Iterator[Suite]:
+    """Yield the test cases of each adapter, of the goals of a strict search, and of known deviations."""
+    yield from map(suite_of, document.adapters)
+    if document.strict and document.goals:
+        told = [
+            (it, f"never reached with {', '.join(it.unmet)}" if it.unmet else "") for it in document.goals
+        ]
+        cases = [Case(it.machine, it.name, "failure" if why else None, why) for it, why in told]
+        yield Suite("coverage goals", 0.0, cases)
+    if document.deviations:
+        outcome = {"gone": "failure" if document.strict else "skipped"}
+        yield Suite(
+            "known deviations",
+            0.0,
+            [
+                Case(it.law, it.name, outcome.get(it.status), "no program met it")
+                for it in document.deviations
+            ],
+        )

@@ -281,6 +281,18 @@ def hit_of(context: DynamicInferenceContext, *prompt: int) -> int:
     return found
 
 
+@pytest.mark.notices("B291")
+def test_a_lone_decode_has_its_own_blocks_and_not_those_of_the_last_one() -> None:
+    """E2: as many blocks, and the first is the same, which both prompts begin with."""
+    context = make_context(paused_limit=2)
+    first = decoded(context, (1, 2, 3, 4, 5), 6, 7)
+    assert context.pause(first)
+    second = decoded(context, (1, 2, 3, 4, 9), 6)
+    (step,) = context.step(compute).requests
+    assert (row_of(context, first), row_of(context, second)) == ([0, 1], [0, 2])
+    assert (step.req, step.blocks, step.kv_slots.tolist()) == (second, (0, 2), [2 * 4 + 1])
+
+
 @pytest.mark.notices("B290")
 def test_a_block_that_is_cut_and_written_again_is_not_found_by_its_old_tokens() -> None:
     """C3, E1: 99 made the block whole and got it a hash; 11 takes its place."""

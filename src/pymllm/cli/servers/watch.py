@@ -1,0 +1,240 @@
+"""``pymllm watch``: the stream of a server's cache events, recorded and judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli import options
+from pymllm.cli.output import complain
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import draw_document, progress_bar, tell
+from pymllm.documents.watches import WatchDocument, WatchedLaw, WatchFinding
+from pymllm.errors import CapacityError, UsageError
+from pymllm.oracle.verdicts import Verdict, merge_verdicts
+
+if TYPE_CHECKING:
+    from pymllm.watching.judge import StreamJudge
+
+_HELP = """\
+Judge the stream of events that a server tells of its cache: which blocks it stored and removed.
+
+Routers and indexers live on this stream. SOURCE is the address of a publisher, or the file of a recording.
+Layouts of vLLM, sglang, TensorRT-LLM and dynamo are read. docs/watch.md has the laws, W1 to W7.
+
+\b
+pymllm watch tcp://127.0.0.1:5557 --record events.jsonl    until Ctrl-C
+pymllm watch tcp://127.0.0.1:5557 --for 300                five minutes
+pymllm watch events.jsonl --blocks 2048
+
+Listening needs pip install 'pymllm[servers]'; a file needs nothing.
+
+Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law that applies was not tested or
+the stream ended early. After Ctrl-C or SIGTERM the verdict so far is printed, and is the status.
+"""
+_SCHEMES = ("tcp://", "ipc://")
+_QUIET_SECONDS = 5.0
+
+
+@click.command("watch", short_help="Judge the stream of cache events of a server.", help=_HELP)
+@click.argument("source", metavar="SOURCE")
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write each message to this new file as it comes.",
+)
+@click.option(
+    "--for", "seconds", type=options.Amount(0.1, 1e8), metavar="SECONDS", help="Longest time to listen."
+)
+@click.option("--messages", type=options.whole(1, 10**12), help="Most messages to judge.")
+@click.option(
+    "--bind", is_flag=True, help="Wait at the address for a publisher that connects, instead of connecting."
+)
+@click.option(
+    "--replay", metavar="ADDRESS", help="Where the publisher answers for messages that were missed."
+)
+@click.option("--blocks", type=options.whole(1, 10**9), help="Blocks of the server's memory; claims law W7.")
+@click.option(
+    "--removal",
+    type=click.Choice(("all", "one")),
+    default="all",
+    help="What a removal takes: all copies of a block (W5), or one.",
+)
+@click.option(
+    "--without",
+    metavar="LAW",
+    multiple=True,
+    type=options.one_of([f"W{number}" for number in range(1, 8)]),
+    help="A law that the server does not claim; may be repeated.",
+)
+@options.json
+@options.store
+@options.progress
+def watch_command(
+    source: str,
+    record: Path | None,
+    seconds: float | None,
+    messages: int | None,
+    bind: bool,
+    replay: str | None,
+    blocks: int | None,
+    removal: str,
+    without: tuple[str, ...],
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+) -> int:
+    """Listen or read, judge, and tell."""
+    from pymllm.watching.judge import StreamJudge
+
+    is_live = source.startswith(_SCHEMES)
+    if not is_live:
+        if "://" in source:
+            raise click.UsageError(f"{source}: an address begins with {' or '.join(_SCHEMES)}.")
+        options.refuse_typed(("record", "seconds", "bind", "replay"), f"{source} is a file, not an address")
+    judge = StreamJudge(blocks, frozenset({*without, *(["W5"] if removal == "one" else [])}))
+    begun = time.monotonic()
+    with progress_bar(progress, "watch", messages, "messages") as took:
+        stream = _Stream(judge, messages, took)
+        if is_live:
+            with options.refusing():
+                _listen(stream, source, bind, replay, seconds, record)
+        else:
+            stream.read(Path(source))
+    document = _document(stream, source, time.monotonic() - begun, record)
+    keep_run(store, document)
+    return tell(document, draw_document, as_json)
+
+
+@dataclass
+class _Stream:
+    """A stream beside its judge; ``failure`` says why it ended early."""
+
+    judge: StreamJudge
+    most: int | None
+    took: Callable[[int], None] | None
+    failure: str | None = None
+    missed: int = 0
+    recovered: int = 0
+
+    def take(self, plain: Any) -> bool:
+        """Judge a message; return whether more are wanted."""
+        from pymllm.watching.events import read_message
+
+        try:
+            self.judge.feed(read_message(plain))
+        except (UsageError, CapacityError) as error:
+            self.failure = f"message {self.judge.messages + 1}: {error}"
+            return False
+        if self.took is not None:
+            self.took(self.judge.messages)
+        return self.judge.messages != self.most
+
+    def read(self, path: Path) -> None:
+        """Judge a recording."""
+        from pymllm.watching.recordings import read_recording
+
+        with options.refusing_unreadable():
+            try:
+                for _, plain in read_recording(path):
+                    if not self.take(plain):
+                        return
+            except UsageError as error:
+                self.failure = str(error)
+
+
+def _listen(
+    stream: _Stream,
+    address: str,
+    bind: bool,
+    replay: str | None,
+    seconds: float | None,
+    record: Path | None,
+) -> None:
+    """Judge messages as they come, until time is up, enough came, or somebody interrupts."""
+    if importlib.util.find_spec("zmq") is None:
+        raise UsageError("pyzmq is not installed; pip install 'pymllm[servers]' brings it")
+    from pymllm.watching.listening import Listener, Silence
+    from pymllm.watching.recordings import Recorder
+
+    with ExitStack() as stack:
+        recorder = None
+        listener = Listener(address, bind=bind, replay=replay)
+        stack.callback(listener.close)
+        if record is not None:
+            recorder = Recorder(record)
+            stack.callback(recorder.close)
+        is_warned = False
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            for it in listener.messages(until):
+                if isinstance(it, Silence):
+                    if it.seconds >= _QUIET_SECONDS and not stream.judge.messages and not is_warned:
+                        is_warned = True
+                        way = "connects to" if bind else "waits at"
+                        other = "without --bind" if bind else "with --bind, as for vLLM's endpoints without *"
+                        complain(
+                            f"nothing has come for {_QUIET_SECONDS:.0f} s: is there a publisher that {way} "
+                            f"{address}, and do requests run? Or try {other}"
+                        )
+                    continue
+                if recorder is not None:
+                    recorder.write(it)
+                if not stream.take(it):
+                    break
+        except UsageError as error:
+            stream.failure = str(error)
+        except KeyboardInterrupt:
+            complain("interrupted: the verdict is of what came until now")
+        stream.missed, stream.recovered = listener.asked, listener.recovered
+
+
+def _document(stream: _Stream, source: str, seconds: float, record: Path | None) -> WatchDocument:
+    from pymllm.watching.laws import LAWS
+
+    judge = stream.judge
+    laws = tuple(
+        WatchedLaw(id, law.sentence, judge.verdict_of(id), judge.tests[id], judge.broken[id])
+        for id, law in LAWS.items()
+    )
+    verdict = merge_verdicts(law.verdict for law in laws)
+    if stream.failure is not None and verdict is not Verdict.VIOLATED:
+        verdict = Verdict.UNKNOWN
+    file = str(record) if record is not None else None if source.startswith(_SCHEMES) else source
+    room = "" if judge.capacity is None else f" --blocks {judge.capacity}"
+    return WatchDocument(
+        source=source,
+        seconds=round(seconds, 3),
+        verdict=verdict,
+        exit_status=verdict.exit_status,
+        producers=judge.producers,
+        messages=judge.messages,
+        events=judge.events,
+        restarts=judge.restarts,
+        blocks=judge.copies,
+        most_blocks=judge.most_copies,
+        capacity=judge.capacity,
+        late=judge.is_late,
+        laws=laws,
+        findings=tuple(
+            WatchFinding(
+                *(it.law, it.producer, it.number, it.event, it.place),
+                *(it.what, it.expected, it.observed, it.told_in),
+            )
+            for _, it in sorted(judge.first.items())
+        ),
+        missed=stream.missed,
+        recovered=stream.recovered,
+        recording=None if record is None else str(record),
+        failure=stream.failure,
+        again=None if file is None else f"pymllm watch {quote(file)}{room}",
+    )

@@ -1,0 +1,130 @@
+"""Listening to a publisher over ZeroMQ, and asking it for messages that were missed.
+
+A message on the wire has three parts: a topic, a number of 8 bytes with the highest first, and MessagePack.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from pymllm.errors import UsageError
+from pymllm.text_file import cut
+
+MESSAGE_LIMIT = 2**26
+"""Most bytes of a message: a batch of ten thousand blocks fits."""
+REPLAY_SECONDS = 10.0
+"""Longest wait for messages that were missed."""
+_END = (-1).to_bytes(8, "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A second in which nothing came."""
+
+    seconds: float  # since the last message, or the beginning
+
+
+class Listener:
+    """A subscription to one address.
+
+    Parameters
+    ----------
+    address : str
+        Such as ``"tcp://127.0.0.1:5557"``.
+    bind : bool
+        Whether to wait at the address for a publisher that connects, as vLLM does where its endpoint has no
+        ``*``; otherwise the publisher waits there, and this connects.
+    replay : str, optional
+        Where the publisher answers for messages that were missed.
+
+    Raises
+    ------
+    UsageError
+        If ZeroMQ refuses an address.
+    """
+
+    def __init__(self, address: str, *, bind: bool = False, replay: str | None = None) -> None:
+        self._context = zmq.Context()
+        self._replay = replay
+        self.asked = self.recovered = 0
+        try:
+            self._socket = self._context.socket(zmq.SUB)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
+            self._socket.setsockopt(zmq.RCVHWM, 100_000)
+            self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+            (self._socket.bind if bind else self._socket.connect)(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            way = (
+                "--bind waits there for a publisher that connects" if not bind else "another one waits there"
+            )
+            raise UsageError(f"{address}: {error}; {way}") from None
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._context.destroy(linger=0)
+
+    def messages(self, until: float | None = None) -> Iterator[dict[str, Any] | Silence]:
+        """Yield messages as they come, and each second without one, up to a time of `time.monotonic`.
+
+        Missed messages are asked for where a replay address is known, and stand in their place.
+        """
+        last: dict[str, int] = {}
+        heard = time.monotonic()
+        while until is None or time.monotonic() < until:
+            left = 1.0 if until is None else min(1.0, until - time.monotonic())
+            if not self._socket.poll(max(1, int(left * 1000))):
+                yield Silence(time.monotonic() - heard)
+                continue
+            heard = time.monotonic()
+            plain = read_parts(self._socket.recv_multipart())
+            topic, number = plain["topic"], plain["seq"]
+            if topic in last and number > last[topic] + 1 and self._replay is not None:
+                yield from self._ask(topic, last[topic] + 1, number)
+            last[topic] = number
+            yield plain
+
+    def _ask(self, topic: str, first: int, end: int) -> Iterator[dict[str, Any]]:
+        """Yield the messages from one number to before another, as far as the publisher still has them."""
+        self.asked += end - first
+        asker = self._context.socket(zmq.DEALER)
+        try:
+            asker.setsockopt(zmq.LINGER, 0)
+            asker.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
+            with suppress(zmq.ZMQError):  # an address that nobody can connect to answers nothing
+                asker.connect(self._replay or "")
+            asker.send_multipart([b"", first.to_bytes(8, "big")], zmq.NOBLOCK)
+            deadline = time.monotonic() + REPLAY_SECONDS
+            while (left := deadline - time.monotonic()) > 0 and asker.poll(int(left * 1000) + 1):
+                *_, number, payload = asker.recv_multipart()
+                if number == _END or int.from_bytes(number, "big") >= end:
+                    return
+                self.recovered += 1
+                yield read_parts([topic.encode(), number, payload])
+        except zmq.Again:
+            return
+        finally:
+            asker.close(0)
+
+
+def read_parts(parts: list[bytes]) -> dict[str, Any]:
+    """Return a message's topic, number and batch; a `UsageError` says what was seen of another message."""
+    if len(parts) != 3 or len(parts[1]) != 8:
+        lengths = ", ".join(str(len(part)) for part in parts[:8])
+        raise UsageError(
+            f"a message of {len(parts)} parts ({lengths} bytes); topic, 8 bytes and a batch are known"
+        )
+    topic, number, payload = parts
+    try:
+        batch = msgspec.msgpack.decode(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise UsageError(f"a message that is no MessagePack ({error}): {cut(payload[:40].hex())}") from None
+    return {"topic": topic.decode("utf-8", "replace"), "seq": int.from_bytes(number, "big"), "batch": batch}

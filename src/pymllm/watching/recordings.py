@@ -1,0 +1,75 @@
+"""Recordings of streams: files with a message a line, as it came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pymllm.errors import UsageError
+from pymllm.text_file import read_json, read_lines
+
+LIMIT = 2**38
+"""Most bytes of a recording, which is read line by line."""
+
+
+def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each line and its message; half a line at the end is left out.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read.
+    UsageError
+        If a line is no JSON; the lines before it were yielded.
+    """
+    for number, line in read_lines(path, limit=LIMIT):
+        if not line.endswith("\n"):
+            try:
+                read_json(line)
+            except ValueError:
+                return  # whoever wrote it was killed
+        if line.strip():
+            try:
+                yield number, read_json(line)
+            except ValueError as error:
+                raise UsageError(f"line {number} of {path}: {error}") from None
+
+
+class Recorder:
+    """Writes messages to a new file, each as soon as it came.
+
+    Parameters
+    ----------
+    path : Path
+        A file that does not exist yet: no recording is written over.
+
+    Raises
+    ------
+    UsageError
+        If the file exists, or cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise UsageError(f"{path} exists; name a new file, so that no recording is lost") from None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+
+    def write(self, plain: Any) -> None:
+        """Write a message; bytes in it as hexadecimal text, as events have them."""
+        self._file.write(json.dumps(plain, separators=(",", ":"), default=_hexadecimal) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _hexadecimal(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} is no value of a message")

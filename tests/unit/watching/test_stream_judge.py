@@ -1,0 +1,152 @@
+"""The judge of streams: sound producers, planted faults, and what nobody is blamed for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.errors import CapacityError
+from pymllm.oracle.verdicts import Verdict
+from pymllm.watching import judge as judging
+from pymllm.watching.events import read_message
+from pymllm.watching.judge import StreamJudge
+from pymllm.watching.laws import LAWS
+from tests.unit.watching.producer import Producer, removed, stored
+
+FAULTS = {
+    "gap": ("W1", ""),
+    "twice": ("W1", ""),
+    "more tokens": ("W2", ""),
+    "lost parent": ("W3", "W6"),
+    "other block": ("W4", "W7"),
+    "second copy": ("W5", "W7"),
+    "one hash": ("W6", "W3 W4 W5 W7"),
+    "two hashes": ("W6", "W7"),
+    "silent evictions": ("W7", ""),
+    "silent clear": ("W7", "W5"),
+}
+"""Each fault, the law that it is meant to break, and others that it breaks with it."""
+
+
+def judged(producer: Producer, messages: int = 600, **options: Any) -> StreamJudge:
+    judge = StreamJudge(producer.room, **options)
+    for plain in producer.messages(messages):
+        judge.feed(read_message(plain))
+    return judge
+
+
+def feed(judge: StreamJudge, *batches: list[Any], start: int = 0) -> StreamJudge:
+    for number, events in enumerate(batches, start):
+        judge.feed(read_message({"topic": "kv", "seq": number, "batch": [0.0, events, 0]}))
+    return judge
+
+
+def broken(judge: StreamJudge) -> dict[str, int]:
+    return {law: count for law, count in judge.broken.items() if count}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sound_producer_breaks_no_law_and_tests_each(seed: int) -> None:
+    """Every law is tested, and what is there in the end is what the producer has."""
+    producer = Producer(seed)
+    judge = judged(producer)
+    assert {law: judge.verdict_of(law) for law in LAWS} == dict.fromkeys(LAWS, Verdict.HOLDS)
+    assert judge.copies == len(producer.there) <= judge.most_copies <= producer.room
+    assert not judge.is_late
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught_by_its_law(fault: str, seed: int) -> None:
+    """From each seed, and by no law that it has nothing to do with."""
+    judge = judged(Producer(seed, fault=fault))
+    meant, beside = FAULTS[fault]
+    assert meant in broken(judge).keys() <= {meant, *beside.split()}
+
+
+def test_the_first_event_that_breaks_a_law_is_kept() -> None:
+    """With the messages that told the block."""
+    judge = feed(StreamJudge(), [stored([(1,)])], [stored([(1,)])], [removed((1,))])
+    it = judge.first["W5"]
+    assert (it.number, it.event, it.place, it.told_in) == (2, 1, "group 0, GPU", (0, 1))
+    assert it.observed == "removed while 2 copies were there"
+
+
+def test_a_removal_takes_one_copy_where_the_claim_is_withdrawn() -> None:
+    """Then the second removal finds the second copy."""
+    judge = feed(
+        StreamJudge(without=frozenset({"W5"})),
+        [stored([(1,)]), stored([(1,)])],
+        [removed((1,)), removed((1,))],
+    )
+    assert judge.verdict_of("W5") is Verdict.NOT_CLAIMED
+    assert broken(judge) == {}
+    assert judge.copies == 0
+
+
+def test_a_late_listener_blames_nobody_for_what_it_did_not_hear() -> None:
+    """Until everything is cleared; then it knows."""
+    unknown = [removed((1,)), stored([(1, 2)])]
+    judge = feed(StreamJudge(), unknown, start=7)
+    assert judge.is_late
+    assert (judge.tests["W3"], judge.tests["W4"]) == (0, 0)
+    feed(judge, [{"type": "AllBlocksCleared"}], [removed((5,))], start=8)
+    assert not judge.is_late
+    assert broken(judge) == {"W4": 1}
+
+
+def test_what_a_gap_hides_is_blamed_once() -> None:
+    """By the numbers; the blocks that it may have told are not missed."""
+    judge = feed(StreamJudge(), [stored([(1,)])])
+    feed(judge, [removed((2,))], start=2)
+    assert broken(judge) == {"W1": 1}
+
+
+def test_a_producer_that_starts_anew_has_nothing() -> None:
+    """Number 0 with other events is a new beginning, and no fault."""
+    judge = feed(StreamJudge(), [stored([(1,)])], [stored([(2,)])])
+    feed(judge, [stored([(3,)])])
+    assert (judge.restarts, judge.copies, broken(judge)) == (1, 1, {})
+
+
+def test_a_window_s_parents_may_be_gone() -> None:
+    """In a group that keeps a window nobody is blamed, in another one of the same stream somebody is."""
+    child = stored([(1, 2)])
+    windowed = {**child, "kv_cache_spec_kind": "sliding_window"}
+    assert broken(feed(StreamJudge(), [windowed])) == {}
+    assert broken(feed(StreamJudge(), [windowed, {**child, "group_idx": 1}])) == {"W3": 1}
+
+
+def test_salts_and_adapters_keep_contents_apart() -> None:
+    """Equal tokens under two salts have two hashes; under one they may not."""
+    one, two = stored([(1,)]), {**stored([(1,)]), "block_hashes": [99]}
+    salted = {**two, "extra_keys": [["s"]]}
+    tuned = {**two, "lora_name": "a"}
+    assert broken(feed(StreamJudge(), [one, salted])) == {}
+    assert broken(feed(StreamJudge(), [one, tuned])) == {}
+    assert broken(feed(StreamJudge(), [one, two])) == {"W6": 1}
+
+
+def test_producers_are_judged_apart() -> None:
+    """Each rank numbers its own messages."""
+    judge = StreamJudge()
+    for rank in (0, 1):
+        judge.feed(read_message({"topic": "kv", "seq": 0, "batch": [0.0, [stored([(1,)])], rank]}))
+    assert (judge.producers, judge.copies, broken(judge)) == (2, 2, {})
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that stores for ever ends with an error that names the bound."""
+    monkeypatch.setattr(judging, "MOST_BLOCKS", 10)
+    endless = [stored([(1, digit) for digit in range(8)])]
+    with pytest.raises(CapacityError, match=r"rank 0 has told more than 10 blocks"):
+        feed(StreamJudge(), endless, endless)
+
+
+def test_old_messages_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes again much later is still no new one."""
+    monkeypatch.setattr(judging, "RECENT", 2)
+    judge = feed(StreamJudge(), [stored([(1,)])], *([[]] * 5))
+    feed(judge, [stored([(1,)])], start=1)
+    assert (broken(judge), judge.copies) == ({"W1": 1}, 1)
