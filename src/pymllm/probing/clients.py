@@ -121,20 +121,18 @@ class Client(ABC):
         assert self.reset_path is not None
         until = time.monotonic() + _RESET_SECONDS
         while True:
-            with _failures(f"POST {self.reset_path}"):
-                response = self._http.post(self.reset_path)
+            response, text = fetch(self._http, "POST", self.reset_path)
             if response.status_code == 200:
                 return
             if response.status_code not in (400, 409, 503) or time.monotonic() > until:
-                told = cut(response.text.strip())
+                told = cut(text.decode(errors="replace").strip())
                 raise ServerFailed(f"POST {self.reset_path} answered {response.status_code}: {told!r}")
             time.sleep(0.05)
 
     def figures(self) -> Figures:
         """Read the metrics; nothing is told where there are none."""
-        with _failures("GET /metrics"):
-            response = self._http.get("/metrics")
-        return read_figures(response.text) if response.status_code == 200 else Figures()
+        response, text = fetch(self._http, "GET", "/metrics")
+        return read_figures(text.decode(errors="replace")) if response.status_code == 200 else Figures()
 
 
 class OpenAI(Client):
@@ -346,17 +344,16 @@ def connect(http: httpx.Client, api: str) -> Client:
 
 def _owner_of(http: httpx.Client) -> tuple[str | None, str | None]:
     """Return who says that it owns the first model, and the model's name."""
-    with _failures("GET /v1/models"):
-        response = http.get("/v1/models")
+    response, text = fetch(http, "GET", "/v1/models")
     if response.status_code == 404:
         return None, None
-    _demand_ok(response, "GET /v1/models")
+    _demand_ok(response, "GET /v1/models", text)
     try:
-        plain = response.json()
+        plain = json.loads(text)
         first = (plain.get("data") or [{}])[0]
         return first.get("owned_by"), first.get("id")
-    except (ValueError, AttributeError, LookupError, TypeError) as error:
-        told = cut(" ".join(response.text.split()))
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        told = cut(" ".join(text.decode(errors="replace").split()))
         raise ServerFailed(f"GET /v1/models answered {told!r}, which is no list of models") from error
 
 
@@ -376,8 +373,8 @@ def _api_of(http: httpx.Client, owner: str | None) -> str:
 
 
 def _has(http: httpx.Client, method: str, path: str) -> bool:
-    with _failures(f"{method} {path}"):
-        return http.request(method, path).status_code == 200
+    response, _ = fetch(http, method, path)
+    return response.status_code == 200
 
 
 # -- requests and their failures ---------------------------------------------------------------------------
@@ -386,18 +383,34 @@ def _has(http: httpx.Client, method: str, path: str) -> bool:
 def request_json(http: httpx.Client, method: str, path: str, body: Mapping[str, Any]) -> Any:
     """Send a body, and return the JSON of the answer; `ServerFailed` says in one line why there is none."""
     where = f"{method} {path}"
-    with _failures(where), http.stream(method, path, json=body) as response:
-        text = bytearray()
-        for piece in response.iter_bytes():
-            text += piece
-            if len(text) > _BODY_MOST:
-                raise ServerFailed(f"{where} answered more than {_BODY_MOST} bytes")
-    _demand_ok(response, where, bytes(text))
+    response, text = fetch(http, method, path, body)
+    _demand_ok(response, where, text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         shown = cut(" ".join(text.decode(errors="replace").split()))
         raise ServerFailed(f"{where} answered {shown!r}, which is no JSON") from error
+
+
+def fetch(
+    http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> tuple[httpx.Response, bytes]:
+    """Return an answer, whatever its status, and its body, of bounded length and in bounded time.
+
+    The client's timeout is that of each read, which a server that sends a byte at a time always meets. So the
+    body as a whole has it, too.
+    """
+    where, text = f"{method} {path}", bytearray()
+    limit = http.timeout.read
+    with _failures(where), http.stream(method, path, json=body) as response:
+        end = None if limit is None else time.monotonic() + limit
+        for piece in response.iter_bytes():
+            text += piece
+            if len(text) > _BODY_MOST:
+                raise ServerFailed(f"{where} answered more than {_BODY_MOST} bytes")
+            if end is not None and time.monotonic() > end:
+                raise httpx.ReadTimeout("the answer did not end")
+    return response, bytes(text)
 
 
 def _demand_ok(response: httpx.Response, where: str, body: bytes | None = None) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,16 @@ def hang_up(handler: Any) -> None:
     handler.connection.close()
 
 
+def drip(handler: Any) -> None:
+    """Send a byte of an answer at a time, without end, each sooner than any timeout."""
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):  # the other side has had enough
+        for _ in range(200):
+            handler.wfile.write(b" ")
+            time.sleep(0.05)
+
+
 WRONG_COUNT = json.dumps(
     {
         "choices": [{"text": "a", "token_ids": [97]}],
@@ -115,6 +125,7 @@ FAILING: dict[str, tuple[Handle, str]] = {
     "html": (lambda it, _: reply(it, 200, "<html>hello</html>"), "which is no JSON"),
     "nonsense": (lambda it, _: reply(it, 200, '{"choices": 7}'), "which is no answer of openai"),
     "hangs": (lambda it, _: time.sleep(2), "no answer in time (--timeout)"),
+    "drips": (lambda it, _: drip(it), "no answer in time (--timeout)"),
     "resets": (lambda it, _: hang_up(it), "POST /v1/completions: "),
     "wants a key": (lambda it, _: reply(it, 401, "who are you"), "answered 401: the server wants a key"),
     "is busy": (
