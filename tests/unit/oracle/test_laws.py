@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, find_audit_fault, find_law, laws_of
-from pymllm.oracle.laws.law import Found, Law, law
+from pymllm.oracle.laws.law import Found, Law, TextLaw, law
 
 # -- A law's text, taken apart -------------------------------------------------------------------------------
 
@@ -192,3 +192,16 @@ def test_an_audit_names_laws_of_its_kind() -> None:
     assert fault.startswith("names 'C8', which is no law of kind blocks; its laws are X1, ")
     assert "no law of kind rows" in str(find_audit_fault("rows", ("Z" * 10_000,)))
     assert len(str(find_audit_fault("rows", ("Z" * 10_000,)))) < 300
+
+
+def test_a_law_of_no_kind_of_class_has_its_text_from_a_docstring() -> None:
+    """Its sentence is the first line, as tables have it."""
+
+    def check() -> None:
+        """An answer comes.
+
+        Some day.
+        """
+
+    law = TextLaw.of("V0", check)
+    assert (law.id, law.text, law.sentence) == ("V0", "An answer comes.\n\nSome day.", "an answer comes")
