@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +25,9 @@ from pymllm.text_file import cut
 
 TOP = 8
 """Log-probabilities that are asked for at each place."""
+
+AUTHORIZATION = "PYMLLM_AUTHORIZATION"
+"""Variable of the environment with the header of that name, such as ``Bearer KEY``; it is printed nowhere."""
 
 _BODY_MOST = 32 << 20
 _RESET_SECONDS = 10.0
@@ -91,8 +95,9 @@ class Client(ABC):
             return self.read(prompt, plain)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             told = cut(json.dumps(plain))
+            why = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise ServerFailed(
-                f"POST {self.path} answered {told}, which is no answer of {self.api}: {error!r}"
+                f"POST {self.path} answered {told}, which is no answer of {self.api}: {why}"
             ) from error
 
     def drop(self, prompt: Sequence[int], max_tokens: int, salt: str | None, after: int) -> None:
@@ -309,12 +314,22 @@ def make_http(url: str, timeout: float) -> httpx.Client:
     No connection is used twice: a server closes idle ones, vLLM's after 5 s, and a request that is on its way
     just then has no answer, as if the server had died.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that there is not, which httpx takes for another one
+        is_address = False
+    if not is_address:
         raise NotServed(f"{cut(url)!r} is no address of a server; write http://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise NotServed(
+            f"a password in the URL would stand in every result; leave it out, and set {AUTHORIZATION}"
+        )
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1")
+    key = os.environ.get(AUTHORIZATION)
     return httpx.Client(
         base_url=address,
+        headers={} if key is None else {"Authorization": key},
         timeout=timeout or None,
         limits=httpx.Limits(max_keepalive_connections=0),
         trust_env=False,
@@ -330,7 +345,7 @@ def connect(http: httpx.Client, api: str) -> Client:
     try:
         owner, model = _owner_of(http)
         if api == "auto":
-            api = _api_of(http, owner)
+            api = _api_of(http, owner, model)
         client = CLIENTS[api](http, owner or api, model)
         if api == "openai":
             if model is None:
@@ -357,7 +372,7 @@ def _owner_of(http: httpx.Client) -> tuple[str | None, str | None]:
         raise ServerFailed(f"GET /v1/models answered {told!r}, which is no list of models") from error
 
 
-def _api_of(http: httpx.Client, owner: str | None) -> str:
+def _api_of(http: httpx.Client, owner: str | None, model: str | None) -> str:
     if owner == "llamacpp":
         return "llama.cpp"
     if owner == "sglang":
@@ -367,8 +382,10 @@ def _api_of(http: httpx.Client, owner: str | None) -> str:
     for path, api in (("/props", "llama.cpp"), ("/get_model_info", "sglang")):
         if _has(http, "GET", path):
             return api
+    if model is not None:
+        return "openai"
     raise ServerFailed(
-        "neither /v1/models nor /props nor /get_model_info is there; name the --api if there is one"
+        "neither /v1/models names a model, nor is /props or /get_model_info there; name the --api if any is"
     )
 
 
@@ -420,7 +437,7 @@ def _demand_ok(response: httpx.Response, where: str, body: bytes | None = None) 
     text = (response.content if body is None else body).decode(errors="replace")
     told = cut(" ".join(text.split()))
     if status in (401, 403):
-        raise NotServed(f"{where} answered {status}: the server wants a key, so it is not ours to talk to")
+        raise NotServed(f"{where} answered {status}: the server wants a key; set {AUTHORIZATION}")
     if 300 <= status < 400:
         location = response.headers.get("location", "nowhere")
         raise NotServed(f"{where} answered {status}, to {cut(location)!r}; name that address if it is meant")

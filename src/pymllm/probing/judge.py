@@ -35,6 +35,9 @@ from pymllm.probing.records import (
 )
 from pymllm.probing.seen_prompts import SeenPrompts
 
+UNTESTED = "no request tested it; ask for more"
+"""Reason of a law that is unknown for no better one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -351,7 +354,7 @@ class _Judging:
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:
-            unclaimed.setdefault("V5", "this server has no namespaces")
+            unclaimed.setdefault("V5", "namespaces are tried on servers of vLLM and of pymllm alone")
         if self._asked and not self._tells_cached:
             for law in ("V3", "V4", "V5"):
                 unclaimed.setdefault(law, "the server tells no cached tokens")
@@ -388,7 +391,7 @@ class _Judging:
         if self._asked and not self._was_served:
             reasons.setdefault("V1", "no request was served from the cache; is prefix caching on?")
         untested = {law for law in LAWS if not self.tests[law]}
-        reasons = {law: reasons.get(law, "no request tested it; ask for more") for law in untested}
+        reasons = {law: reasons.get(law, UNTESTED) for law in untested}
         return Judgement(
             dict(self.tests),
             {**reasons, **unclaimed},

@@ -145,6 +145,9 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
     if probed.smallest is None and probed.unshrunk is None:
         probed.unshrunk = "it did not show again when the same requests were made once more"
     probed.tries = shrinker.tries
+    if probed.smallest is not None and shrinker.is_over:
+        why = f"{shrinker.tries} tries in {seconds:g} s"
+        probed.notes.append(f"perhaps not the smallest program: shrinking ended after {why}")
 
 
 def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head:

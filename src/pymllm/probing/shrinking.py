@@ -54,7 +54,7 @@ class Shrinker:
         if not any(self._shows(it) for _ in range(_PLAYS) for it in starts):
             return None
         before = None
-        while before != self._program() and not self._is_over():
+        while before != self._program() and not self.is_over:
             before = self._program()
             for candidates in (_with_fewer_steps, _with_simpler_steps, _with_shorter_prompts):
                 self._pass(candidates)
@@ -63,19 +63,19 @@ class Shrinker:
     def _pass(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
         """Try candidates until none shows the law; after one that does, go on where it left off."""
         before = None
-        while before != self._program() and not self._is_over():
+        while before != self._program() and not self.is_over:
             before = self._program()
             self._sweep(candidates)
 
     def _sweep(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
         skip = 0
-        while not self._is_over():
+        while not self.is_over:
             tried = 0
             for candidate in candidates(self._program()):
                 tried += 1
                 if tried <= skip:
                     continue
-                if self._is_over() or self._shows(candidate):
+                if self.is_over or self._shows(candidate):
                     break
             else:
                 return
@@ -85,7 +85,9 @@ class Shrinker:
         assert self.smallest is not None
         return self.smallest.program
 
-    def _is_over(self) -> bool:
+    @property
+    def is_over(self) -> bool:
+        """Whether tries or time are used up, so that a smaller program may have been missed."""
         return self.tries >= _TRIES or time.monotonic() > self._end
 
     def _shows(self, program: Program) -> bool:

@@ -15,7 +15,7 @@ LIMIT = 2**38
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line and its message; half a line at the end is left out.
+    """Yield the number of each line and its message, and ``None`` for half a line at the end.
 
     Raises
     ------
@@ -29,7 +29,8 @@ def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
             try:
                 read_json(line)
             except ValueError:
-                return  # whoever wrote it was killed
+                yield number, None  # whoever wrote it was killed
+                return
         if line.strip():
             try:
                 yield number, read_json(line)

@@ -142,6 +142,48 @@ FAILING: dict[str, tuple[Handle, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1", "ftp://127.0.0.1"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """A port that there is not would be taken for another one."""
+    refused("probe", url, words="is no address of a server; write http://HOST:PORT")
+
+
+def test_a_password_is_not_taken_from_an_address() -> None:
+    """It would stand in every result; the environment has a header that stands in none."""
+    refused("probe", "http://user:secret@127.0.0.1:1", words="leave it out, and set PYMLLM_AUTHORIZATION")
+    assert "secret" not in typed("probe", "http://user:secret@127.0.0.1:1").output
+
+
+def test_a_key_of_the_environment_is_sent_and_printed_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the header of that name."""
+    seen = []
+
+    def answer(handler: Any, count: int) -> None:
+        seen.append(handler.headers["Authorization"])
+        good(handler, count)
+
+    monkeypatch.setenv("PYMLLM_AUTHORIZATION", "Bearer secret")
+    with stub(answer) as url:
+        result = typed("probe", url, "--requests", 1, "--max-tokens", 2)
+    assert set(seen) == {"Bearer secret"}
+    assert "secret" not in result.output
+
+
+def test_a_list_of_models_without_an_owner_is_of_openai() -> None:
+    """Where no other API answers."""
+    listed = 200, json.dumps({"data": [{"id": "m"}]})
+    with stub(good, listed) as url, stub(good, listed) as other:
+        result = typed("probe", url, "--against", other, "--requests", 1, "--max-tokens", 2)
+    assert result.stdout.startswith(f"openai at {url}: ")
+
+
+def test_the_server_that_is_probed_is_no_other_one() -> None:
+    """It would be as warm."""
+    refused("probe", "http://127.0.0.1:1", "--against", "http://127.0.0.1:1/", words="name another one")
+
+
 @pytest.mark.parametrize(("handle", "words"), FAILING.values(), ids=FAILING)
 def test_what_was_judged_before_a_failure_is_kept(handle: Handle, words: str) -> None:
     """Status 3, the failure in a line, and the tests of laws until then."""
@@ -232,10 +274,13 @@ def test_a_port_without_a_server_is_refused() -> None:
 @pytest.mark.parametrize(
     ("models", "words"),
     [
-        ((401, "who are you"), "answered 401: the server wants a key, so it is not ours to talk to"),
+        ((401, "who are you"), "answered 401: the server wants a key; set PYMLLM_AUTHORIZATION"),
         ((200, "<html></html>"), "which is no list of models"),
         ((503, "loading"), "answered 503: 'loading'"),
-        ((404, ""), "neither /v1/models nor /props nor /get_model_info is there"),
+        (
+            (404, ""),
+            "neither /v1/models names a model, nor is /props or /get_model_info there; name the --api",
+        ),
     ],
 )
 def test_what_is_no_server_to_probe_is_refused(models: tuple[int, str], words: str) -> None:

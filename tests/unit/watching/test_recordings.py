@@ -38,7 +38,7 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
     """Whoever wrote it was killed; a last line without its end is whole where it is JSON."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"seq": 1}\n\n{"seq": 2}\n{"seq": 3', encoding="utf-8")
-    assert [number for number, _ in read_recording(path)] == [1, 3]
+    assert [*read_recording(path)] == [(1, {"seq": 1}), (3, {"seq": 2}), (4, None)]
     path.write_text('{"seq": 1}\n{"seq": 2}', encoding="utf-8")
     assert [plain for _, plain in read_recording(path)] == [{"seq": 1}, {"seq": 2}]
 

@@ -75,7 +75,7 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 @click.option(
     "--start",
     metavar="'COMMAND'",
-    help="Start the server by this command, anew for each try of a smaller program.",
+    help="Start the server by this command, anew for each try of a smaller program; it must answer in 600 s.",
 )
 @click.option(
     "--requests",
@@ -170,6 +170,8 @@ def probe_command(
         raise click.UsageError("name the URL of one server, or --demo for one of our own.")
     if demo is not None:
         options.refuse_typed(("start", "against", "api"), "--demo has its own server")
+    if against is not None and against.rstrip("/") == str(url).rstrip("/"):
+        raise click.UsageError(f"--against {against}: this is the server that is probed; name another one.")
     _refuse_without_packages(demo)
     from pymllm.probing.records import read_history
     from pymllm.probing.search import play_again, probe, shrink
@@ -192,7 +194,9 @@ def probe_command(
         seconds = time.monotonic() - begun
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
-    document = _document(done, address, seconds, file, demo, start)
+    typed = {"api": None if api == "auto" else api, "against": against, "start": start}
+    words = "".join(f" --{name} {quote(word)}" for name, word in typed.items() if word is not None)
+    document = _document(done, address, seconds, file, demo, words)
     keep_run(store, document)
     if form == "curl" and done.interruption is None:
         say(script)
@@ -322,17 +326,19 @@ def _document(
     seconds: float,
     file: str | None,
     demo: str | None,
-    start: str | None = None,
+    options_of_url: str = "",
 ) -> ProbeDocument:
-    from pymllm.probing.judge import judge
+    from pymllm.probing.judge import UNTESTED, judge
     from pymllm.probing.laws import LAWS
     from pymllm.probing.telling import lines_of
 
     judgement, head = done.judgement, done.history.head
+    reasons = dict(judgement.reasons)
+    if done.failure is not None:
+        ended = {law: "the probe ended before" for law, why in reasons.items() if why == UNTESTED}
+        reasons |= ended
     laws = tuple(
-        ProbedLaw(
-            id, law.sentence, judgement.verdict_of(id), judgement.tests.get(id, 0), judgement.reasons.get(id)
-        )
+        ProbedLaw(id, law.sentence, judgement.verdict_of(id), judgement.tests.get(id, 0), reasons.get(id))
         for id, law in LAWS.items()
     )
     verdict = merge_verdicts(law.verdict for law in laws)
@@ -341,12 +347,8 @@ def _document(
     shown = done.history if done.smallest is None else done.smallest
     violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
     it = judgement.tolerance
-    where = f"--demo {demo}" if demo else url
-    if where is not None and start is not None:
-        where = f"{where} --start {quote(start)}"
-    again = (
-        None if violation is None or file is None else f"pymllm probe {where or 'URL'} --again {quote(file)}"
-    )
+    where = f"--demo {demo}" if demo else f"{url or 'URL'}{options_of_url}"
+    again = None if violation is None or file is None else f"pymllm probe {where} --again {quote(file)}"
     return ProbeDocument(
         server=head.server,
         api=head.api,
@@ -401,12 +403,15 @@ def _differences(judgement: Judgement) -> Iterator[ProbeDifference]:
 
 def _notes(done: Probed) -> Iterator[str]:
     """Yield what a reader of the verdict has to know."""
+    yield from done.notes
     answers = [answer for step in done.history.steps for answer in step.answers]
     tells_cached = any(answer.cached is not None for answer in answers)
     if done.history.head.cold == "salt" and answers and not tells_cached:
         yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
     if answers and not any(place.top for answer in answers for place in answer.places):
         yield "the server tells no log-probabilities, so that only other tokens would show"
+    if any(isinstance(place.token, str) for answer in answers for place in answer.places):
+        yield "the server tells no token ids, so that no prompt went on with an answer"
 
 
 _WORDS = {

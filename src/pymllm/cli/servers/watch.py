@@ -145,8 +145,10 @@ class _Stream:
 
         with options.refusing_unreadable():
             try:
-                for _, plain in read_recording(path):
-                    if not self.take(plain):
+                for number, plain in read_recording(path):
+                    if plain is None:
+                        complain(f"{path}: line {number} has no end, and is left out")
+                    elif not self.take(plain):
                         return
             except UsageError as error:
                 self.failure = str(error)

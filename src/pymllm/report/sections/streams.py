@@ -79,7 +79,7 @@ def _tests(it: WatchedLaw) -> Cell:
 
 def _heard(it: WatchDocument) -> str:
     restarts = f", {count_of(it.restarts, 'new beginning')}" if it.restarts else ""
-    missed = f", {it.recovered:,} of {it.missed:,} missed ones asked for again" if it.missed else ""
+    missed = f", {it.recovered:,} of {it.missed:,} missed ones came when asked for" if it.missed else ""
     return (
         f"{it.source}: {count_of(it.messages, 'message')}, {count_of(it.events, 'event')} of "
         f"{count_of(it.producers, 'producer')} in {show_duration(it.seconds)}{restarts}{missed}"
