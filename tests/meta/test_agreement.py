@@ -47,7 +47,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-oldest-blocks": ("C1",),
     "faulty-last-registrations": ("C3",),
     "faulty-stale-index": ("C3",),  # hashes of blocks that are as new
-    "faulty-open-observer": ("C6",),  # what the observer was told is no longer so
+    "faulty-open-observer": ("C6", "C4"),  # what the observer was told is no longer so
     "faulty-unsettled-errors": ("C1",),
     "faulty-stale-slots": ("C2",),
     "faulty-kept-names": ("C4",),

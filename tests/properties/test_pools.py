@@ -17,7 +17,7 @@ from pymllm.oracle.coverage import expected_goals
 
 SLOTS = ("token-slots", "swa-slots")
 ON_DEVICES = ("rows", "kv-buffers", "gdn-states", "blocks")
-SEEDS = {"token-slots": (1,), "swa-slots": (8,), "blocks": (8, 1, 3, 1, 1, 1, 1, 1)}
+SEEDS = {"token-slots": (1,), "swa-slots": (8,), "blocks": (2, 2, 15, 2, 2, 1, 1, 1)}
 """By adapter, for all configurations or each, a seed whose short run reaches everything; 2 for others."""
 
 

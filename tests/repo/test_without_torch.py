@@ -25,7 +25,7 @@ OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads|serving)(\.|$)|traces\.(?!(lines|order)$)\w+$"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
-    r"|(machines\.(driven_cache|driven_context|lifecycle|block_lifecycle)|search\.sweep|faults\.(detection|hunt)|vectors\.(make|page|programs|shares)"
+    r"|(machines\.(driven_cache|driven_context|lifecycle|block_lifecycle)|search\.sweep|faults\.(detection|hunt|servers)|vectors\.(make|page|programs|shares)"
     r"|replay\.(replays|cells|grid|recorded|curves?|serial|sampling))$)"
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
