@@ -263,7 +263,7 @@ def test_an_overhead_that_cannot_be_measured_is_refused(
 def test_a_meter_counts_what_left_its_parent_and_ends_it() -> None:
     """A meter counts and ends a process in its own session whose parent is gone, and no process of others."""
     work = (
-        "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\ntime.sleep(60)"
+        "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass\ntime.sleep(60)"
     )
     start = (
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {work!r}], start_new_session=True)"
@@ -276,7 +276,7 @@ def test_a_meter_counts_what_left_its_parent_and_ends_it() -> None:
         (left,) = meter.running()
         assert "process_time" in left.cmdline()[-1]
         everything, part = meter.seconds()
-    assert 0.4 <= round(part, 6) <= round(everything, 6) < 5  # sums of ticks of 0.01 s
+    assert 0.4 <= round(part, 6) <= round(everything, 6) < 5  # of 0.5: ticks of 0.01 s leave some out
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
