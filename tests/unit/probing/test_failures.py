@@ -265,10 +265,11 @@ def test_what_was_judged_before_an_interrupt_is_told() -> None:
 
 
 def test_a_port_without_a_server_is_refused() -> None:
-    """Nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    """Nobody listens at it, and nobody else can take it meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    refused("probe", f"http://127.0.0.1:{port}", words="nobody answers at this address")
+        refused("probe", f"http://127.0.0.1:{port}", words="nobody answers at this address")
 
 
 @pytest.mark.parametrize(
