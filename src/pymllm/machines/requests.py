@@ -258,7 +258,7 @@ class RequestMachine(PoolMachine):
     # -- tails ---------------------------------------------------------------------------------------------
     @act(weight=3, needs="can_cut", pick=_PICK, back=_BACK, token=_TOKEN)
     def cut(self, pick: int, back: int, token: int) -> None:
-        """Cut one of the requests whose prompts are computed, a few tokens back or as far as it goes."""
+        """Cut a few tokens, or as many as possible, off a request whose prompt is computed."""
         ready = [each for each in self.model.served.values() if each.computed >= each.prompt]
         if ready:
             request = ready[pick % len(ready)]

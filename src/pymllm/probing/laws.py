@@ -47,7 +47,7 @@ class AnswerSeen:
 
 @dataclass(frozen=True, slots=True)
 class FiguresSeen:
-    """What the metrics tell, beside what was asked since the first look at them.
+    """The metrics of a server, beside the sums of requests since the first look at them.
 
     Sums lie between two bounds where streams were dropped: nobody tells how far those came.
     """

@@ -55,6 +55,7 @@ class _Producer:
     contents: dict[tuple[Place, bytes], tuple[Hash, int]] = field(default_factory=dict)
     copies: int = 0
     windows: set[int] = field(default_factory=set)  # groups that keep a window
+    places: dict[Place, None] = field(default_factory=dict)  # in which something was ever stored, in order
 
     def clear(self) -> None:
         """Forget all blocks: nothing is there."""
@@ -166,7 +167,8 @@ class StreamJudge:
 
     def _remove(self, producer: _Producer, message: Message, place: int, at: Place, hash: Hash) -> None:
         if not at.medium:
-            at = next((it for it, own in producer.blocks if own == hash and it.group == at.group), at)
+            places = (it for it in producer.places if it.group == at.group)
+            at = next((it for it in places if (it, hash) in producer.blocks), at)
         block = producer.blocks.get((at, hash))
         seen = laws.BlockSeen(hash, block.copies if block else 0, not producer.is_whole)
         told_in = block.told_in if block else ()
@@ -182,6 +184,7 @@ class StreamJudge:
                 producer.contents.pop((at, block.content), None)
 
     def _store(self, producer: _Producer, message: Message, place: int, event: Stored) -> None:
+        producer.places[event.place] = None
         tokens = laws.w2(event)
         self._ask("W2", tokens, message, place)
         if event.has_window:

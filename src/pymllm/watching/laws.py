@@ -24,7 +24,7 @@ class NumberSeen:
 
 @dataclass(frozen=True, slots=True)
 class ParentSeen:
-    """A parent that an event names, and whether it is there; ``may_be_gone`` where nobody can blame that."""
+    """The parent of a stored block, and whether it is there; ``may_be_gone`` excuses a missing parent."""
 
     parent: Hash
     is_there: bool

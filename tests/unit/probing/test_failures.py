@@ -265,7 +265,7 @@ def test_what_was_judged_before_an_interrupt_is_told() -> None:
 
 
 def test_a_port_without_a_server_is_refused() -> None:
-    """Nobody listens at it, and nobody else can take it meanwhile."""
+    """A connection to a reserved port without a listener is refused with the reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

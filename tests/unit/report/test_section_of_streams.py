@@ -24,7 +24,7 @@ def test_a_broken_law_has_a_card_with_its_first_event() -> None:
 
 
 def test_each_stream_is_told_by_its_newest_result() -> None:
-    """What ended early, and what was not heard, is said."""
+    """The section names a stream that ended early, and one whose beginning is missing."""
     older, ended = samples.run(samples.watch(), time="2026-11-20T15:03:11Z"), {**HOLDS, "failure": "no JSON"}
     found = look(make_streams_section, older, samples.run(samples.watch(source="events.jsonl"), ended))
     assert len(found.tables["Laws of streams"]) == 14

@@ -111,7 +111,7 @@ def test_a_producer_that_starts_anew_has_nothing() -> None:
 
 
 def test_a_window_s_parents_may_be_gone() -> None:
-    """In a group that keeps a window nobody is blamed, in another one of the same stream somebody is."""
+    """A missing parent breaks no law in a group with a window, and W3 in another group of the same stream."""
     child = stored([(1, 2)])
     windowed = {**child, "kv_cache_spec_kind": "sliding_window"}
     assert broken(feed(StreamJudge(), [windowed])) == {}
@@ -126,6 +126,24 @@ def test_salts_and_adapters_keep_contents_apart() -> None:
     assert broken(feed(StreamJudge(), [one, salted])) == {}
     assert broken(feed(StreamJudge(), [one, tuned])) == {}
     assert broken(feed(StreamJudge(), [one, two])) == {"W6": 1}
+
+
+def test_a_removal_that_tells_no_memory_finds_the_block_where_it_lies() -> None:
+    """As TensorRT-LLM's, of a block that was moved to another memory; once, in its group alone."""
+    block = {"block_hash": 7, "tokens": [{"token_id": 1}], "cache_level": 0}
+    told = [
+        {"type": "stored", "parent_hash": None, "blocks": [block]},
+        {"type": "updated", "block_hash": 7, "cache_level": {"old_value": 0, "new_value": 1}},
+        {"type": "removed", "block_hashes": [7]},
+    ]
+    judge = StreamJudge()
+    for number, data in enumerate([*told, told[-1]]):
+        judge.feed(read_message({"event_id": number, "data": data}))
+    assert (broken(judge), judge.copies) == ({"W4": 1}, 0)
+    elsewhere = StreamJudge()
+    elsewhere.feed(read_message({"event_id": 0, "data": told[0]}))
+    elsewhere.feed(read_message({"event_id": 1, "data": told[-1], "window_size": 64}))
+    assert (broken(elsewhere), elsewhere.copies) == ({"W4": 1}, 1)
 
 
 def test_producers_are_judged_apart() -> None:

@@ -480,7 +480,7 @@ def _violation_lines(it: ProbeDocument, found: ProbeViolation) -> Iterator[str]:
 
 
 def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
-    """Yield what counts as a difference, and what was measured."""
+    """Yield the tolerances, the measured spreads, and the number of compared tokens."""
     told = it.tolerance
     yield (
         f"differences of log-probabilities count from {_number(told.judged)} alone, "
