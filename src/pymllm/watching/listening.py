@@ -93,8 +93,12 @@ class Listener:
             yield plain
 
     def _ask(self, topic: str, first: int, end: int) -> Iterator[dict[str, Any]]:
-        """Yield the messages from one number to before another, as far as the publisher still has them."""
+        """Yield the messages from one number to before another, as far as the publisher still has them.
+
+        An address where nobody answers in time is not asked again: each wait would let more messages queue.
+        """
         self.asked += end - first
+        before = self.recovered
         asker = self._context.socket(zmq.DEALER)
         try:
             asker.setsockopt(zmq.LINGER, 0)
@@ -109,6 +113,8 @@ class Listener:
                     return
                 self.recovered += 1
                 yield read_parts([topic.encode(), number, payload])
+            if self.recovered == before:
+                self._replay = None
         except zmq.Again:
             return
         finally:

@@ -121,6 +121,18 @@ def test_missed_messages_are_asked_for_and_stand_in_their_place() -> None:
     assert (listener.asked, listener.recovered) == (10, 7)
 
 
+def test_a_replay_address_without_an_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gap behind the first one would cost a wait."""
+    monkeypatch.setattr("pymllm.watching.listening.REPLAY_SECONDS", 0.2)
+    told = [parts_of(it) for it in MESSAGES[:20:2]]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as silent:
+        replay = f"tcp://127.0.0.1:{silent.bind_to_random_port('tcp://127.0.0.1')}"
+        with publishing(told) as address:
+            found, listener = heard(address, len(told), replay=replay)
+    assert found == MESSAGES[:20:2]
+    assert (listener.asked, listener.recovered) == (1, 0)
+
+
 def test_silence_is_told_each_second() -> None:
     """So that whoever listens can say that nothing comes."""
     with zmq.Context() as context, context.socket(zmq.PUB) as quiet:
