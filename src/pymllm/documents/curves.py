@@ -82,6 +82,29 @@ class CurveOfPolicy(Row, frozen=True):
     points: tuple[PolicyPoint, ...]
 
 
+class CheckpointPoint(Row, frozen=True):
+    """The counts of a hybrid model at one capacity, in tokens; ``peak_states`` were kept at the same time.
+
+    ``lost_share`` is the part that is lost of the hit rate of full attention with the same capacity and the
+    page size of the document; null where that rate is 0.
+    """
+
+    capacity: int
+    hit_tokens: int
+    token_hit_rate: float
+    lost_share: float | None
+    evicted_tokens: int
+    peak_states: int
+
+
+class CurveOfCheckpoints(Row, frozen=True):
+    """The hits of a hybrid model whose states lie at multiples of ``tokens``; ``keeping`` says at which."""
+
+    keeping: Literal["every", "last", "branch"]
+    tokens: int
+    points: tuple[CheckpointPoint, ...]
+
+
 class CurveDocument(Document, frozen=True, kw_only=True, tag="pymllm.curve"):
     """What ``pymllm curve --json`` prints; rows are of ``lru``, by capacity.
 
@@ -102,6 +125,7 @@ class CurveDocument(Document, frozen=True, kw_only=True, tag="pymllm.curve"):
     by: Literal["kind", "namespace", "length"] | None = None
     groups: tuple[CurveGroup, ...] = ()
     policies: tuple[CurveOfPolicy, ...] = ()
+    checkpoints: tuple[CurveOfCheckpoints, ...] = ()
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int | None = None

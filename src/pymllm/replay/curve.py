@@ -43,6 +43,7 @@ class _Segment:
     ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two
     of prompts before it that more caches read, the last one first. ``fewest``: the least of all so far.
     ``ends``: a bit for each cache in which a node ends where this segment does, if the cache has it.
+    ``states``: a bit for each cache that keeps a recurrent state there (`pymllm.replay.state_curve`).
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class _Segment:
         "left_out",
         "parent",
         "start",
+        "states",
         "used",
     )
 
@@ -73,6 +75,7 @@ class _Segment:
         self.fewest = 0
         self.earlier: tuple[tuple[int, int], ...] = ()
         self.ends = 0
+        self.states = 0
 
     def used_by(self, cache: int) -> int:
         """Return the number of the last prompt with these pages that a cache read."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pymllm.errors import UsageError
+from pymllm.replay.keeping import Keeping
 from pymllm.replay.kv_size import KvShape
 from pymllm.replay.plan import NAMED_WORKLOADS, ReplayPlan
 
@@ -25,7 +26,8 @@ MOST_HELD: Final = 200_000
 class CurvePlan:
     """The options of one ``pymllm curve``, as given; ``None`` where a default depends on the rest.
 
-    Without ``capacities`` so many ``points`` are chosen. ``eviction_policies`` are those beside ``lru``.
+    Without ``capacities`` so many ``points`` are chosen. ``eviction_policies`` are those beside ``lru``;
+    ``checkpoints`` says of hybrid models where states are kept, and their distance in tokens.
     """
 
     workload: str
@@ -36,6 +38,7 @@ class CurvePlan:
     capacities: tuple[int, ...]
     points: int
     eviction_policies: tuple[str, ...] = ()
+    checkpoints: tuple[tuple[Keeping, int], ...] = ()
     belady: bool = False
     unlimited: bool = True
     sample: float | None = None
@@ -92,6 +95,7 @@ class CurvePlan:
                 ("--belady", self.belady),
                 ("--eviction-policy", self.eviction_policies),
                 ("--by", self.by),
+                ("--checkpoints", self.checkpoints),
             ):
                 if value:
                     raise UsageError(f"{option} needs every request, not a sample; leave --sample out.")

@@ -17,8 +17,10 @@ import numpy
 
 from pymllm import __version__
 from pymllm.documents.curves import (
+    CheckpointPoint,
     CurveDocument,
     CurveGroup,
+    CurveOfCheckpoints,
     CurveOfPolicy,
     CurveRow,
     ModelRow,
@@ -29,6 +31,7 @@ from pymllm.documents.replays import CeilingRow, WorkloadRow
 from pymllm.errors import UsageError
 from pymllm.replay.curve import CurvePoint, LruCurve
 from pymllm.replay.curve_plan import MOST_HELD, NAMED_REQUESTS, CurvePlan
+from pymllm.replay.keeping import Keeping
 from pymllm.replay.kv_size import GIB
 from pymllm.replay.recorded import open_recorded
 from pymllm.replay.sampling import (
@@ -38,6 +41,7 @@ from pymllm.replay.sampling import (
     TraceExtent,
     least_capacity,
 )
+from pymllm.replay.state_curve import StateCurve
 from pymllm.torch_extra import without_collector
 from pymllm.traces.registry import replayable
 from pymllm.workloads.peak_memory import peak_rss_bytes
@@ -197,6 +201,7 @@ class _Pass:
         self._longest = 0
         self.requests = 0
         self._curve: LruCurve | SampledCurve | None = None
+        self._of_states: dict[tuple[Keeping, int], StateCurve] = {}
         self._block_tokens = plan.block_tokens
 
     @property
@@ -211,6 +216,7 @@ class _Pass:
             self._extent_first = request.arrival_ms
             self._block_tokens = request.block_tokens
             self._curve = self._make(request.block_tokens)
+            self._of_states = self._make_of_states(request.block_tokens)
         self.requests += 1
         self._extent_last = request.arrival_ms
         if request.prompt_length > self._longest:
@@ -219,6 +225,8 @@ class _Pass:
             self._curve.add(request, self._label(request))
         else:
             self._curve.add(request)
+        for curve in self._of_states.values():
+            curve.add(request)
 
     def _make(self, block_tokens: int) -> LruCurve | SampledCurve:
         plan, capacities = self._plan, self.capacities
@@ -236,6 +244,22 @@ class _Pass:
                 "does not divide them; give one that does."
             )
         return SampledCurve(capacities, plan.page_size, block_tokens, rate=plan.sample, seed=plan.seed)
+
+    def _make_of_states(self, block_tokens: int) -> dict[tuple[Keeping, int], StateCurve]:
+        """Return a curve for each kind of checkpoints, of the capacities that have room for a block."""
+        largest = self.capacities[-1]
+        for keeping, tokens in self._plan.checkpoints:
+            if largest < tokens:
+                raise UsageError(
+                    f"--checkpoints {keeping}={tokens} has blocks of {tokens} tokens, and the largest "
+                    f"capacity is {largest}; give --capacity {tokens} or more."
+                )
+        return {
+            (keeping, tokens): StateCurve(
+                [it for it in self.capacities if it >= tokens], tokens, block_tokens, keeping=keeping
+            )
+            for keeping, tokens in self._plan.checkpoints
+        }
 
     def _label(self, request: Request) -> str | None:
         match self._plan.by:
@@ -298,9 +322,31 @@ class _Pass:
             by=plan.by,
             groups=groups,
             policies=policies,
+            checkpoints=tuple(self._checkpoints(rows)),
             seconds=0.0,
             cpu_seconds=0.0,
         )
+
+    def _checkpoints(self, rows: Sequence[CurveRow]) -> Iterator[CurveOfCheckpoints]:
+        for (keeping, tokens), curve in self._of_states.items():
+            found = {it.capacity: it for it in curve.state_points()}
+            points = []
+            for row in rows:
+                point = found.get(row.capacity // tokens * tokens)
+                if point is not None:
+                    rate = point.hit_tokens / max(1, point.prompt_tokens)
+                    lost = 1 - rate / row.token_hit_rate if row.hit_tokens else None
+                    points.append(
+                        CheckpointPoint(
+                            row.capacity,
+                            point.hit_tokens,
+                            rate,
+                            lost,
+                            point.evicted_tokens,
+                            point.peak_states,
+                        )
+                    )
+            yield CurveOfCheckpoints(keeping, tokens, tuple(points))
 
     def _rows(
         self, points: Sequence[CurvePoint | SampledPoint], ceilings: dict[int, float | None]

@@ -18,6 +18,7 @@ import torch
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
+from pymllm.replay.keeping import KEEPINGS, Keeping
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
@@ -40,6 +41,9 @@ class SerialConfig:
       after every request; 0 checks nothing. The checks are not in the times.
     - ``device``: Device of the allocator.
     - ``eviction_policy``: Of the cache, by name or as ``module:Name``; ``None`` for its own.
+    - ``keeping``: With ``mamba``, where a prompt leaves states: at the end of each page, of its last page, or
+      there and where its cached KV ends (`pymllm.replay.keeping`). States are numbers without
+      memory, and as many as are asked for.
     """
 
     cache: str = "radix"
@@ -49,6 +53,7 @@ class SerialConfig:
     check_every: int = 0
     device: str = "cpu"
     eviction_policy: str | None = None
+    keeping: Keeping | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class SerialReport:
     - ``cache_operations``: Operations timed.
     - ``invariant_checks``: How often the cache's invariants were walked.
     - ``peak_tokens_stored``: Most slots at one time that were not free.
+    - ``peak_states``: Most states at one time; ``None`` of a cache without states.
     - ``peak_rss_bytes``: Most resident memory of this process so far, the part before the run included;
       ``None`` where the platform does not tell.
     - ``wall_seconds``: Real time, expansion of prompts and checks included.
@@ -97,6 +103,7 @@ class SerialReport:
     peak_tokens_stored: int
     peak_rss_bytes: int | None
     wall_seconds: float
+    peak_states: int | None = None
 
 
 def replay_serially(
@@ -141,6 +148,7 @@ class _Counts:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     peak_tokens_stored: int = 0
+    peak_states: int = 0
     times: list[_Times] = field(default_factory=list)
 
 
@@ -148,15 +156,22 @@ class _SerialReplay:
     """One cache, one allocator, and the trackers."""
 
     def __init__(self, config: SerialConfig) -> None:
-        if config.cache in CACHES_OF_STATES:
-            raise ValueError(f"cache {config.cache!r} needs an engine, whose states it keeps")
-        known = CACHE_MAKERS.keys() - CACHES_OF_STATES
+        known = CACHE_MAKERS.keys()
         if config.cache not in known:
             raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(known))}")
+        if (config.cache in CACHES_OF_STATES) != (config.keeping is not None):
+            raise ValueError(
+                f"cache {config.cache!r} with keeping {config.keeping!r}: a cache of states needs to know "
+                f"where they are kept ({', '.join(KEEPINGS)}), and no other one does"
+            )
+        has_states = config.keeping is not None
         sizes = EngineConfig(
             config.cache,
             config.page_size,
             capacity=config.capacity,
+            max_running=1,
+            # A state behind each page, and one that arrives where one is already.
+            track_slots=config.capacity // config.page_size + 1 if has_states else None,
             eviction_policy=config.eviction_policy,
             check_every=config.check_every,
         ).rounded()
@@ -169,6 +184,7 @@ class _SerialReplay:
             check_ownership=config.check_ownership,
         )
         kind = CACHE_MAKERS[config.cache](sizes, self._allocator)
+        self._states = kind.state_pool
         self._probe = CacheProbe(kind.cache, kind.check, config.check_every)
         self._ceiling = HitCeiling(config.page_size)
         self._counts = _Counts()
@@ -208,14 +224,39 @@ class _SerialReplay:
 
     def _share(self, key: RadixKey, match: MatchResult, slots: torch.Tensor, times: _Times) -> None:
         """Insert the whole pages, and give back the slots not adopted: duplicates and the tail."""
-        aligned = len(key) // self._config.page_size * self._config.page_size
+        page_size = self._config.page_size
+        aligned = len(key) // page_size * page_size
         value = torch.cat([match.indices, slots])[:aligned]
-        adopted = self._probe.insert(key[:aligned], value, times).adopted
+        adopted: list[tuple[int, int]] = []
+        for end in self._ends(match, aligned):
+            adopted += self._insert(key[:end], value[:end], times)
         own = _left_out(match.prefix_len + len(slots), match.prefix_len, adopted)
         began = perf_counter_ns()
         for first, last in own:
             self._allocator.free(slots[first - match.prefix_len : last - match.prefix_len])
         times.allocator_ns += perf_counter_ns() - began
+
+    def _ends(self, match: MatchResult, aligned: int) -> Iterable[int]:
+        """List the lengths to insert, shorter ones first: each leaves a state, where states are kept."""
+        page_size = self._config.page_size
+        match self._config.keeping:
+            case "every":
+                return range(match.prefix_len + page_size, aligned + 1, page_size) or (aligned,)
+            case "branch" if match.mamba_branching_seqlen not in (None, aligned):
+                return (match.mamba_branching_seqlen, aligned)
+        return (aligned,)
+
+    def _insert(self, key: RadixKey, value: torch.Tensor, times: _Times) -> Sequence[tuple[int, int]]:
+        if self._states is None or not len(key):
+            return self._probe.insert(key, value, times).adopted
+        slot = self._states.alloc_track_slot()
+        assert slot is not None  # there are as many as pages, and one more
+        result = self._probe.insert(key, value, times, mamba_value=torch.tensor([slot]))
+        if result.mamba_exist:
+            self._states.free_track_slot(slot)
+        kept = self._states.max_track_slots - self._states.available_track_slots()
+        self._counts.peak_states = max(self._counts.peak_states, kept)
+        return result.adopted
 
     def _count(self, request: Request, hit_tokens: int, times: _Times) -> None:
         counts = self._counts
@@ -258,6 +299,7 @@ class _SerialReplay:
             peak_tokens_stored=counts.peak_tokens_stored,
             peak_rss_bytes=peak_rss_bytes(sys.platform),
             wall_seconds=wall_seconds,
+            peak_states=None if self._states is None else counts.peak_states,
         )
 
 

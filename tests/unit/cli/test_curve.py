@@ -62,6 +62,26 @@ def test_a_curve_of_a_trace_is_what_serial_replays_count(trace: str) -> None:
     assert document["workload"]["requests"] == 40
 
 
+def test_a_hybrid_model_has_a_curve_of_its_own(trace: str) -> None:
+    """As a serial replay of a cache of states counts it; a capacity without room for a block has no point."""
+    words = ("--block-tokens", "16", "--page-size", "16", "--capacity", "20k", "--capacity", "60")
+    kinds = ("--checkpoints", "last=64", "--checkpoints", "every=64", "--checkpoints", "last=64")
+    document = document_of(trace, *words, *kinds)
+    assert [(it["keeping"], it["tokens"]) for it in document["checkpoints"]] == [("last", 64), ("every", 64)]
+    requests = make_requests("agent", 40)
+    row = document["rows"][-1]
+    for of in document["checkpoints"]:
+        (point,) = of["points"]
+        report = replay_serially(requests, SerialConfig("mamba", 64, 20_000, keeping=of["keeping"]))
+        for name in ("hit_tokens", "token_hit_rate", "evicted_tokens", "peak_states"):
+            assert point[name] == getattr(report, name)
+        assert point["capacity"] == row["capacity"] == 20_000
+        assert point["lost_share"] == pytest.approx(1 - point["token_hit_rate"] / row["token_hit_rate"])
+    text = curve(trace, *words, *kinds).stdout
+    assert "last=64" in text
+    assert "most states" in text
+
+
 def test_capacities_are_chosen_for_the_trace() -> None:
     """So many points, from one that reads every request to one that evicts nothing."""
     rows = document_of("chat", "--requests", "80", "--points", "6", "--page-size", "16")["rows"]
@@ -166,6 +186,10 @@ REFUSED = {
     "chat --sample 0": "--sample",
     "chat --sample 0.5 --belady": "--belady needs every request, not a sample; leave --sample out",
     "chat --sample 0.5 --by length": "--by needs every request, not a sample",
+    "chat --sample 0.5 --checkpoints last=16": "--checkpoints needs every request, not a sample",
+    "chat --checkpoints first=16": "'first=16' is not KIND=TOKENS, such as last=528, with one of every,",
+    "chat --checkpoints last": "'' is not a whole number in 1..1073741823",
+    "chat --checkpoints last=8193 --capacity 8k": "of 8193 tokens, and the largest capacity is 8000; give",
     "chat --sample 0.5 --eviction-policy lfu": "--eviction-policy needs every request, not a sample",
     "chat --sample 0.001 --capacity 4k": "--sample 0.001 leaves less than a block of 16 tokens of --capacity",
     "chat --sample 0.5 --capacity 4k --page-size 5": "--page-size 5 does not divide them; give one that does",

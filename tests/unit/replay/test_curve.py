@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from pymllm.replay import curve as curves
 from pymllm.replay.curve import LruCurve
+from pymllm.replay.keeping import KEEPINGS, Keeping
 from pymllm.replay.serial import SerialConfig, replay_serially
+from pymllm.replay.state_curve import StateCurve, StatePoint
 from pymllm.traces.trace_file import read_trace
 from pymllm.workloads.request import Request
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
@@ -21,6 +23,10 @@ from pymllm.workloads.synthetic import WORKLOADS, make_requests
 COUNTS = (
     *("requests", "skipped", "prompt_tokens", "hit_tokens", "ceiling_tokens", "token_hit_rate"),
     *("evict_calls", "evicted_tokens"),
+)
+STATE_COUNTS = (
+    *("requests", "skipped", "prompt_tokens", "hit_tokens"),
+    *("evict_calls", "evicted_tokens", "peak_states"),
 )
 TRACES = Path(os.environ.get("PYMLLM_TRACES", ""))
 
@@ -204,3 +210,77 @@ def test_blocks_of_another_length_are_refused() -> None:
     """Their ids would name other tokens."""
     with pytest.raises(ValueError, match="request 0 is in blocks of 2 tokens; this curve is of blocks of 4"):
         LruCurve([100], 1, 4).add(prompt(1, tokens=2))
+
+
+def state_points_of(
+    requests: Sequence[Request], capacities: Sequence[int], page_size: int, keeping: Keeping
+) -> list[StatePoint]:
+    """Read requests with caches of some capacities."""
+    curve = StateCurve(capacities, page_size, requests[0].block_tokens, keeping=keeping)
+    for request in requests:
+        curve.add(request)
+    return curve.state_points()
+
+
+def compare_states(
+    requests: Sequence[Request], capacities: Sequence[int], page_size: int, keeping: Keeping
+) -> int:
+    """Hold every count at every capacity against a replay, and return how many capacities there were."""
+    points = state_points_of(requests, capacities, page_size, keeping)
+    for point in points:
+        config = SerialConfig("mamba", page_size, point.capacity, keeping=keeping)
+        report = replay_serially(requests, config)
+        for count in STATE_COUNTS:
+            assert getattr(point, count) == getattr(report, count), (count, point.capacity, page_size)
+    return len(points)
+
+
+@pytest.mark.parametrize("keeping", KEEPINGS)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_curve_of_states_is_what_replays_count(
+    seed: int, keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On small random traces, however often what no cache has is forgotten."""
+    monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
+    assert compare_states(*random_case(seed), keeping) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", range(1000, 2000, 100))
+def test_a_curve_of_states_is_what_replays_count_on_a_thousand_traces(
+    begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, a thousand times for each kind."""
+    for seed in range(begin, begin + 100):
+        monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
+        for keeping in KEEPINGS:
+            assert compare_states(*random_case(seed), keeping) >= 1
+
+
+@pytest.mark.parametrize("keeping", KEEPINGS)
+def test_a_curve_of_states_of_a_named_workload_is_what_replays_count(keeping: Keeping) -> None:
+    """At capacities that evict, leave out, and hold all."""
+    assert compare_states(make_requests("agent", 40), [4096, 20_000, 1_000_000], 64, keeping) == 3
+
+
+@pytest.mark.parametrize(
+    ("keeping", "hits", "states"), [("every", 28, 5), ("last", 12, 3), ("branch", 20, 4)]
+)
+def test_a_state_is_where_its_kind_says(keeping: Keeping, hits: int, states: int) -> None:
+    """Prompts of three blocks of 4 tokens, one a page, that share two of them; the last one comes again.
+
+    Of ``every`` the second and third hit 8 tokens, the fourth 12; of ``last`` the fourth alone; of ``branch``
+    the second leaves a state where it leaves the first, and the third hits it.
+    """
+    requests = [prompt(*ids, tokens=4) for ids in ((1, 2, 3), (1, 2, 4), (1, 2, 5), (1, 2, 5))]
+    (point,) = state_points_of(requests, [1000], 4, keeping)
+    assert (point.hit_tokens, point.peak_states) == (hits, states)
+
+
+@pytest.mark.parametrize(("cache", "keeping"), [("mamba", None), ("radix", "last")])
+def test_a_replay_keeps_states_where_there_are_some(cache: str, keeping: Keeping | None) -> None:
+    """And is told where, before anything is read."""
+    with pytest.raises(
+        ValueError, match=f"cache '{cache}' with keeping {keeping!r}: a cache of states needs"
+    ):
+        replay_serially([], SerialConfig(cache, keeping=keeping))

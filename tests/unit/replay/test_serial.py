@@ -180,11 +180,11 @@ def test_times_are_counted_for_every_kind_of_work() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"cache": "radish"}, "cache is 'radish'; choose one of chunk, radix"),
+        ({"cache": "radish"}, "cache is 'radish'; choose one of chunk, mamba, radix"),
         ({"page_size": 0}, "page_size is 0"),
         ({"capacity": 0}, "capacity is 0"),
         ({"capacity": 15, "page_size": 16}, "capacity is 15; it must hold at least one page of 16"),
-        ({"cache": "mamba"}, "cache 'mamba' needs an engine"),
+        ({"cache": "mamba"}, "cache 'mamba' with keeping None: a cache of states needs to know"),
         ({"check_every": -1}, "check_every is -1"),
     ],
 )

@@ -27,6 +27,7 @@ def test_a_curve_is_drawn_over_memory_with_its_ceilings() -> None:
     assert lines == {
         "lru": ([gib, 2 * gib], [40.0, 50.0]),
         "lfu": ([gib], [30.0]),
+        "states, last=528": ([gib], [30.0]),
         "best choice (Belady)": ([gib, 2 * gib], [50.0, 50.0]),
         "unlimited": ([gib, 2 * gib], [64.0, 64.0]),
     }
@@ -40,6 +41,9 @@ def test_a_curve_has_a_line_for_each_capacity() -> None:
         f"{NAME} | 8,192 | 1 GiB | 40.0 % | 30.0 % | 50.0 % | 64.0 % | 400 | 40 ms | 10 ms | 300 | 1",
         f"{NAME} | 16,384 | 2 GiB | 50.0 % | not replayed | 50.0 % | 64.0 % | 500 | 50 ms | not known "
         "| 0 | 0",
+    ]
+    assert found.tables["Capacities of hybrid models"] == [
+        f"{NAME} | last=528 | 8,192 | 30.0 % | 25.0 % | 300 | 7 | 350"
     ]
     assert found.tables["Capacities, by class of request"] == [
         f"{NAME} | length below 1Ki | 8,192 | 200 | 40.0 % | 400"
@@ -61,6 +65,7 @@ def test_a_curve_without_model_and_rate_is_over_slots() -> None:
         rows=[bare | {"low": 0.3, "high": 0.45}],
         groups=[],
         policies=[],
+        checkpoints=[],
     )
     found = look(make_capacity_section, plain)
     (choice,) = found.plots["plot-capacity"].choices

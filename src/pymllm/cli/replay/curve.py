@@ -15,7 +15,9 @@ from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.replay.curve_plan import GROUPINGS, CurvePlan
+from pymllm.replay.keeping import KEEPINGS, Keeping
 from pymllm.replay.kv_size import DTYPES, MODELS, KvShape, find_shape
+from pymllm.text_file import cut
 
 _SIZE = options.whole(1, 1_000_000)
 
@@ -34,6 +36,25 @@ def _read_model(context: click.Context, param: click.Parameter, text: str | None
     context.params["dtype"] = given.pop("dtype", "bf16")
     with options.refusing("--model"):
         return find_shape(name, **given)
+
+
+_DISTANCE = options.whole(1, 2**30 - 1)
+
+
+def _read_checkpoints(
+    context: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> tuple[tuple[Keeping, int], ...]:
+    """Read ``KIND=TOKENS``, each once."""
+    found = []
+    for text in dict.fromkeys(texts):
+        kind, _, tokens = text.partition("=")
+        keeping = next((it for it in KEEPINGS if it == kind), None)
+        if keeping is None:
+            raise click.BadParameter(
+                f"{cut(text)!r} is not KIND=TOKENS, such as last=528, with one of {', '.join(KEEPINGS)}."
+            )
+        found.append((keeping, _DISTANCE(tokens)))
+    return tuple(dict.fromkeys(found))
 
 
 @click.command("curve", short_help="Hit rates over many capacities, in one pass over a trace.")
@@ -73,6 +94,15 @@ def _read_model(context: click.Context, param: click.Parameter, text: str | None
     show_default="lru",
     help=f"Also replay each capacity with this policy: {', '.join(POLICY_RANKS)}, or your own as "
     "module:Name; may be repeated.",
+)
+@click.option(
+    "--checkpoints",
+    metavar="KIND=TOKENS",
+    multiple=True,
+    callback=_read_checkpoints,
+    help="Also tell what a hybrid model hits that keeps recurrent states at multiples of TOKENS, its block: "
+    "every one, the last one of a prompt, or branch: that one and where a prompt leaves what is cached; "
+    "may be repeated.",
 )
 @click.option(
     "--sample",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pymllm.documents.curves import CurveDocument, CurveRow
+from pymllm.documents.curves import CheckpointPoint, CurveDocument, CurveOfCheckpoints, CurveRow
 from pymllm.report.blocks import (
     PAGE,
     PALETTE,
@@ -94,6 +94,10 @@ def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
         "curve",
     )
     yield _table([_Point(it, row) for it in curves for row in it.document.rows])
+    if kept := [
+        _Kept(it, of, point) for it in curves for of in it.document.checkpoints for point in of.points
+    ]:
+        yield _checkpoints(kept)
     if grouped := [it for it in curves if it.document.groups]:
         yield _groups(
             [_Grouped(it, g.name, row) for it in grouped for g in it.document.groups for row in g.rows]
@@ -188,6 +192,10 @@ def _rates(document: CurveDocument, places: dict[int, int]) -> list[dict[str, An
         replayed = [(places[it.capacity], it.token_hit_rate * 100) for it in policy.points]
         color = PALETTE[place % len(PALETTE)]
         traces.append(_line(policy.eviction_policy, replayed, _percent, line={"color": color}))
+    for place, kept in enumerate(document.checkpoints, 1 + len(document.policies)):
+        counted = [(places[it.capacity], it.token_hit_rate * 100) for it in kept.points]
+        color = PALETTE[place % len(PALETTE)]
+        traces.append(_line(_name_of(kept), counted, _percent, line={"color": color}))
     best = [(places[row.capacity], _in_percent(row.belady_hit_rate)) for row in rows]
     ceiling = [(places[row.capacity], _in_percent(row.ceiling_hit_rate)) for row in rows]
     for name, dash, points in (("best choice (Belady)", "dot", best), ("unlimited", "dash", ceiling)):
@@ -285,6 +293,33 @@ def _rate(row: CurveRow) -> str:
     if row.low is None or row.high is None:
         return show_share(row.token_hit_rate)
     return f"{show_share(row.token_hit_rate)} ({show_share(row.low)} to {show_share(row.high)})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A capacity of a hybrid model."""
+
+    curve: Curved
+    of: CurveOfCheckpoints
+    point: CheckpointPoint
+
+
+def _name_of(kept: CurveOfCheckpoints) -> str:
+    return f"states, {kept.keeping}={kept.tokens}"
+
+
+def _checkpoints(points: Sequence[_Kept]) -> Table:
+    columns = [
+        _CURVE,
+        Column("states", lambda it: f"{it.of.keeping}={it.of.tokens}"),
+        number("capacity, slots", lambda it: show_count(it.point.capacity)),
+        number("hit rate", lambda it: show_share(it.point.token_hit_rate)),
+        number("hits lost", lambda it: or_quiet(it.point.lost_share, show_share, "no hits")),
+        number("tokens saved", lambda it: show_count(it.point.hit_tokens)),
+        number("most states", lambda it: show_count(it.point.peak_states)),
+        number("evicted, tokens", lambda it: show_count(it.point.evicted_tokens)),
+    ]
+    return make_table("Capacities of hybrid models", points, columns, folded=len(points) > _FOLDED)
 
 
 @dataclass(frozen=True, slots=True)
