@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from pymllm import __version__
-from pymllm.cli import main
+from pymllm.cli import main, program
 from pymllm.cli.output import complain, say
 from pymllm.cli.program import Program
 from pymllm.errors import TraceError
@@ -35,6 +37,26 @@ def fail_with(error: BaseException) -> Callable[[], Any]:
         raise error
 
     return act
+
+
+def test_another_project_of_the_same_name_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line beside the result, where its distribution is the one that is installed; none for ours."""
+    assert program.find_clash() is None
+    theirs = tmp_path / "pymllm-2.0.1.dist-info"
+    theirs.mkdir()
+    about = "Metadata-Version: 2.1\nName: pymllm\nVersion: 2.0.1\n"
+    (theirs / "METADATA").write_text(about, encoding="utf-8")
+    (theirs / "entry_points.txt").write_text("[console_scripts]\nmllm = pymllm.cli:run\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(main, ["--help"], prog_name="pymllm")
+    assert done.exit_code == 0
+    assert CliRunner().invoke(main, [], prog_name="pymllm").stderr.count("\n") == 1
+    told = CliRunner().invoke(main, ["goals", "rows"], prog_name="pymllm").stderr
+    assert told.startswith(
+        "pymllm: the distribution pymllm 2.0.1 that is installed here is another project's"
+    )
+    monkeypatch.setattr(program, "distribution", Mock(side_effect=PackageNotFoundError))
+    assert program.find_clash() is None
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1)])
