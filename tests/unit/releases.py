@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,19 @@ class ReleasedRows(KeepsEntries):
         return rows.do_free_row(self, step, operation)
 
 
-def write_wheels(folder: Path, sources: Mapping[str, str], module: str = "tiny_rows") -> None:
-    """Write a wheel for each version, of one module with this source."""
+def write_wheels(
+    folder: Path, sources: Mapping[str, str], module: str = "tiny_rows", requires: Sequence[str] = ()
+) -> None:
+    """Write a wheel for each version, of one module with this source, and what it requires."""
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     folder.mkdir(exist_ok=True)
     for version, source in sources.items():
         facts = f"{module}-{version}.dist-info"
         with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{module}.py", source)
             wheel.writestr(
-                f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"
+                f"{facts}/METADATA",
+                f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n{needs}",
             )
             wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{facts}/RECORD", "")

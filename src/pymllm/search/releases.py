@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from itertools import pairwise
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -134,6 +136,28 @@ def unpack(package: str, version: str, folder: Path) -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return place
+
+
+def missing_requirements(place: Path) -> tuple[str, ...]:
+    """Return the packages that an unpacked release requires by its metadata, and this environment lacks.
+
+    Names are pip's. Extras are left out, and so are versions: only what is not there at all. Empty where no
+    metadata tells.
+    """
+    missing = []
+    for found in distributions(path=[str(place)]):
+        for text in found.requires or ():
+            try:
+                required = Requirement(text)
+            except InvalidRequirement:  # of a release from before the form was fixed
+                continue
+            if required.marker is not None and not required.marker.evaluate({"extra": ""}):
+                continue
+            try:
+                distribution(required.name)
+            except PackageNotFoundError:
+                missing.append(required.name)
+    return tuple(dict.fromkeys(missing))
 
 
 def _install(requirement: str, target: Path, form: str) -> subprocess.CompletedProcess[str]:

@@ -75,6 +75,18 @@ def test_the_document_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again["changes"] == plain["changes"]
 
 
+def test_a_release_that_lacks_what_it_requires_ends_the_search(tmp_path: Path) -> None:
+    """After the first try, with the packages that are missing; an older release may need less."""
+    newest = {"1.4": f"import absent_module\n{KEEPS}"}
+    write_wheels(tmp_path / "wheels", newest, requires=["absent-module>=2", "pytest"])
+    refused(
+        *("bisect", "rows.jsonl", "--package", "tiny-rows", "--adapter", ADAPTER),
+        words="1.4/tiny_rows.py, line 1); this environment lacks absent-module, which it requires, and pip",
+    )
+    older = bisect("--adapter", ADAPTER, "--last", "1.3")
+    assert older.stdout.startswith("changed  in tiny-rows 1.2")
+
+
 # -- what needs no process for each release ----------------------------------------------------------------
 
 

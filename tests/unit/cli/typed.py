@@ -18,7 +18,7 @@ def refused(*typing: object, words: str) -> None:
     result = typed(*typing)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     assert result.stderr.startswith("pymllm: ")
-    assert words in result.stderr
+    assert words in result.stderr, result.stderr
 
 
 class Terminal(io.StringIO):

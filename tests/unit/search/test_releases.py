@@ -19,7 +19,7 @@ from pymllm.history.operations import AllocRows, FreeRow, Span
 from pymllm.history.outcomes import Failed, Outcome, Slots
 from pymllm.oracle.verdicts import Verdict
 from pymllm.search import releases
-from pymllm.search.releases import Bisection, Trial, list_releases, unpack, within
+from pymllm.search.releases import Bisection, Trial, list_releases, missing_requirements, unpack, within
 from tests.unit.finding import DIRTY, ROWS
 from tests.unit.releases import CLEANS, KEEPS, take_from, write_wheels
 
@@ -33,6 +33,18 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_wheels(tmp_path / "wheels", {"1.9": KEEPS, "1.10rc1": KEEPS, "1.10": CLEANS, "1.2": KEEPS})
     take_from(tmp_path / "wheels", monkeypatch)
     return tmp_path / "wheels"
+
+
+def test_what_a_release_requires_and_nobody_installed_is_missing(tmp_path: Path) -> None:
+    """Once each; what is there, what an extra wants and a line that is no requirement are left out."""
+    facts = tmp_path / "tiny_rows-1.dist-info"
+    facts.mkdir()
+    needs = ("absent-module>=2", "pytest", "absent-too; extra == 'more'", "a line", "absent-module<9")
+    lines = ["Metadata-Version: 2.1", "Name: tiny_rows", "Version: 1"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in needs]
+    (facts / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert missing_requirements(tmp_path) == ("absent-module",)
+    assert missing_requirements(tmp_path / "nothing") == ()
 
 
 # -- what pip knows ----------------------------------------------------------------------------------------

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from pymllm.search.releases import Bisection
 
 
+_NO_MODULE = "No module named"
+_NAMED = 5  # packages that a line has room for
+
+
 def _read_bound(context: click.Context, param: click.Parameter, version: str | None) -> str | None:
     """Refuse a text that is no version before pip is asked."""
     if version is not None:
@@ -100,7 +104,15 @@ def bisect_command(
     refuse_unwritable("--packages", packages)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.search.releases import Bisection, Trial, list_releases, read_version, unpack, within
+    from pymllm.search.releases import (
+        Bisection,
+        Trial,
+        list_releases,
+        missing_requirements,
+        read_version,
+        unpack,
+        within,
+    )
 
     if first is not None and last is not None and read_version(first) > read_version(last):
         raise click.UsageError(
@@ -113,7 +125,16 @@ def bisect_command(
             place = unpack(package, release, packages)
         except UsageError as error:  # others may be there
             return ReleaseRow(release, Verdict.UNKNOWN, None, str(error), round(monotonic() - begun, 3))
-        return Trial(history, entry.name, place).judge(release, timeout)
+        row = Trial(history, entry.name, place).judge(release, timeout)
+        if not bisection.rows and _NO_MODULE in row.because and (missing := missing_requirements(place)):
+            # The others would end alike, each after as long.
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            raise UsageError(
+                f"{package} {release} cannot be judged: {row.because}; this environment lacks "
+                f"{', '.join(missing[:_NAMED])}{more}, which it requires, and pip unpacks a release alone: "
+                "install what it needs, or give --last an older release"
+            )
+        return row
 
     begun = monotonic()
     with options.refusing():
