@@ -101,6 +101,23 @@ def tokens(value: object) -> int:
     return int(count)
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", re.IGNORECASE | re.ASCII)
+
+
+def is_size(value: str) -> bool:
+    """Tell whether a text is a number of bytes with a unit, such as ``80GiB``."""
+    return len(value) <= _DIGITS_MAX and _SIZE.fullmatch(value.strip()) is not None
+
+
+def size(value: str) -> int:
+    """Read a number of bytes: ``80GiB``, ``512MiB``, ``80GB`` (80,000,000,000)."""
+    found = _SIZE.fullmatch(value.strip()) if len(value) <= _DIGITS_MAX else None
+    if found is None:
+        raise click.BadParameter(f"{cut(value)!r} is not a number of bytes; write 80GiB, 512MiB or 80GB.")
+    number, unit, binary = found.groups()
+    return int(Decimal(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower())))
+
+
 class Amount(click.FloatRange):
     """A number within bounds."""
 

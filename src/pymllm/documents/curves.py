@@ -36,11 +36,14 @@ class SampleRow(Row, frozen=True):
 class CurveRow(Row, frozen=True, kw_only=True):
     """The counts of a serial replay at one capacity; null if not asked for, or unknown from a sample.
 
+    ``gpus`` have room for it, where their memory was given; ``kv_bytes`` are then on all of them together.
+
     ``low`` and ``high`` are around the hit rate of a sample. ``next_gib_tokens`` and ``next_gib_seconds`` are
     what a GiB more saves on the way to the next capacity.
     """
 
     capacity: int
+    gpus: int | None = None
     requests: int
     skipped: int
     prompt_tokens: int

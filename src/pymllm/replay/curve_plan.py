@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pymllm.errors import UsageError
@@ -27,7 +28,8 @@ class CurvePlan:
     """The options of one ``pymllm curve``, as given; ``None`` where a default depends on the rest.
 
     Without ``capacities`` so many ``points`` are chosen. ``eviction_policies`` are those beside ``lru``;
-    ``checkpoints`` says of hybrid models where states are kept, and their distance in tokens.
+    ``checkpoints`` says of hybrid models where states are kept, and their distance in tokens; ``gpus``
+    how many GPUs have room for a capacity, of those that can be bought.
     """
 
     workload: str
@@ -44,6 +46,7 @@ class CurvePlan:
     sample: float | None = None
     by: Grouping | None = None
     shape: KvShape | None = None
+    gpus: Mapping[int, int] = field(default_factory=dict)
     dtype: str = "bf16"
     prefill_rate: float | None = None
     format: str = "auto"

@@ -352,19 +352,21 @@ class _Pass:
         self, points: Sequence[CurvePoint | SampledPoint], ceilings: dict[int, float | None]
     ) -> tuple[CurveRow, ...]:
         plan = self._plan
-        of_token = None if plan.shape is None else plan.shape.bytes_per_token(plan.dtype)
+        gpus = {it // plan.page_size * plan.page_size: count for it, count in plan.gpus.items()}
+        sizes = [self._bytes(point.capacity, gpus.get(point.capacity)) for point in points]
         rows = []
         for place, point in enumerate(points):
-            larger = points[place + 1] if place + 1 < len(points) else None
+            size, larger = sizes[place], points[place + 1] if place + 1 < len(points) else None
             row = CurveRow(
                 capacity=point.capacity,
+                gpus=gpus.get(point.capacity),
                 requests=point.requests,
                 skipped=point.skipped,
                 prompt_tokens=point.prompt_tokens,
                 hit_tokens=point.hit_tokens,
                 token_hit_rate=point.token_hit_rate,
                 belady_hit_rate=ceilings.get(point.capacity),
-                kv_bytes=None if of_token is None else round(of_token * point.capacity),
+                kv_bytes=size,
                 prefill_seconds_saved=self._seconds(point.hit_tokens),
             )
             if isinstance(point, SampledPoint):
@@ -378,14 +380,18 @@ class _Pass:
                     evict_calls=point.evict_calls,
                     evicted_tokens=point.evicted_tokens,
                 )
-            if larger is not None and of_token is not None:
-                gibs = of_token * (larger.capacity - point.capacity) / GIB
+            if larger is not None and size is not None:
+                gibs = ((sizes[place + 1] or 0) - size) / GIB
                 gained = (larger.hit_tokens - point.hit_tokens) / gibs
                 row = msgspec.structs.replace(
                     row, next_gib_tokens=gained, next_gib_seconds=self._seconds(gained)
                 )
             rows.append(row)
         return tuple(rows)
+
+    def _bytes(self, capacity: int, gpus: int | None) -> int | None:
+        shape = self._plan.shape
+        return None if shape is None else round(shape.bytes_per_token(self._plan.dtype, gpus or 1) * capacity)
 
     def _seconds(self, tokens: float) -> float | None:
         rate = self._plan.prefill_rate

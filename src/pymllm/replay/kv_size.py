@@ -45,15 +45,51 @@ class KvShape:
         """Layers that keep something of every token."""
         return self.layers // self.every
 
-    def bytes_per_token(self, dtype: str) -> float:
-        """Return the bytes of a token; half a byte is one for numbers of four bits."""
+    def bytes_per_token(self, dtype: str, gpus: int = 1) -> float:
+        """Return the bytes of a token, on all GPUs of a tensor-parallel group together.
+
+        A head lies on one GPU at least, and a compressed vector on each: more GPUs than heads keep copies.
+        Half a byte is one for numbers of four bits.
+        """
         if self.latent_dim is not None:
-            numbers = self.latent_dim
+            numbers = self.latent_dim * gpus
         else:
             assert self.kv_heads is not None
             assert self.head_dim is not None
-            numbers = 2 * self.kv_heads * self.head_dim
+            numbers = 2 * max(self.kv_heads, gpus) * self.head_dim
         return self.counted_layers * numbers * DTYPES[dtype] / _BITS_PER_BYTE
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The memory that can be bought: so many bytes on each of 1, 2, 4 and so on up to ``gpus`` GPUs.
+
+    - ``size``: Bytes of one GPU.
+    - ``share``: The part of it that a server takes, by vLLM's default 0.9.
+    - ``weights``: Bytes of the model's weights, once for a whole group.
+    """
+
+    size: int
+    gpus: int = 8
+    share: float = 0.9
+    weights: int = 0
+
+    def capacities(self, shape: KvShape, dtype: str) -> dict[int, int]:
+        """Return the slots in tokens that each number of GPUs has room for, with that number.
+
+        Numbers whose memory the weights fill are left out; `UsageError` where none is left.
+        """
+        found: dict[int, int] = {}
+        for gpus in (1 << power for power in range(self.gpus.bit_length())):
+            tokens = int((self.size * gpus * self.share - self.weights) / shape.bytes_per_token(dtype, gpus))
+            if tokens >= 1:
+                found.setdefault(tokens, gpus)
+        if not found:
+            raise UsageError(
+                f"weights of {self.weights / GIB:g} GiB fill {self.share:g} of {self.gpus} x "
+                f"{self.size / GIB:g} GiB; give more gpus=N, or fewer weights"
+            )
+        return found
 
 
 def _of(name: str, layers: int, kv_heads: int, head_dim: int, source: str, every: int = 1) -> KvShape:

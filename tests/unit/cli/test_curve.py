@@ -90,6 +90,25 @@ def test_capacities_are_chosen_for_the_trace() -> None:
     assert rows[0]["evicted_tokens"]
 
 
+def test_capacities_are_what_gpus_have_room_for() -> None:
+    """By hand: 36 layers keep 2 x 8 x 128 numbers of two bytes; 16 GPUs keep each of the 8 heads twice."""
+    of_token = 36 * 2 * 8 * 128 * 2
+    words = ("chat", "--model", "qwen3-8b", "--memory", "4GiB,gpus=16,weights=6GiB,share=0.5")
+    rows = document_of(*words, "--capacity", f"{of_token * 4096 // 1024**2}MiB")["rows"]
+    assert [(row["gpus"], row["capacity"]) for row in rows] == [
+        (None, 4096),
+        (4, int(2 * 1024**3 / of_token)),
+        (8, int(10 * 1024**3 / of_token)),
+        (16, int(26 * 1024**3 / of_token / 2)),
+    ]
+    assert [row["kv_bytes"] for row in rows] == [
+        row["capacity"] * of_token * (2 if row["gpus"] == 16 else 1) for row in rows
+    ]
+    text = curve(*words).stdout
+    assert " 4 GPUs are the first here to hit 90.0 % of the " in text
+    assert "GPUs  " in text
+
+
 def test_a_model_and_a_rate_tell_bytes_and_seconds() -> None:
     """And what the next GiB is worth; the largest capacity has no next one."""
     words = ("chat", "--capacity", "8192", "--capacity", "16384", "--prefill-rate", "1000")
@@ -207,6 +226,14 @@ REFUSED = {
     "chat --model qwen3-8b,dtype=fp9": "dtype: 'fp9' is not one of bf16, fp16, fp8, int8, fp4, fp32",
     "chat --model qwen3-8b,heads=3": "'heads=3' is no setting here, which are layers, kv-heads, head-dim,",
     "chat --prefill-rate 0": "--prefill-rate",
+    "chat --capacity 80GiB": "--capacity 80GiB is memory; give --model too, which says what a token takes",
+    "chat --memory 80GiB": "--memory is memory; give --model too",
+    "chat --memory 80 --model qwen3-8b": "'80' is not a number of bytes; write 80GiB, 512MiB or 80GB",
+    "chat --memory 8GiB,gpus=0 --model qwen3-8b": "gpus: 0 is not in the range 1<=x<=65536",
+    "chat --memory 8GiB,heads=1 --model qwen3-8b": "is no setting here, which are gpus, share, weights",
+    "chat --memory 8GiB,gpus=2,weights=15GiB --model qwen3-8b": "fill 0.9 of 2 x 8 GiB; give more gpus=N, or",
+    "chat --memory 8GiB --points 3 --model qwen3-8b": "--points: --memory says which; leave it out",
+    "chat --memory 9999TB --model qwen3-8b": "tokens, not in 1..2147483647",
     "-": "- can be read only once, and without --capacity a trace is read twice; give --capacity",
 }
 

@@ -84,7 +84,10 @@ def test_a_curve_without_model_and_rate_is_over_slots() -> None:
 def test_an_interrupted_curve_says_so_and_the_newest_of_a_name_counts() -> None:
     """As everywhere."""
     found = look(make_capacity_section, samples.run(samples.curve(interrupted=True), source="a"))
-    assert found.texts == ["The curve in a was interrupted after 200 requests: its numbers are of a part."]
+    assert found.texts == [
+        "The curve in a was interrupted after 200 requests: its numbers are of a part.",
+        "chat: no capacity here hits 90.0 % of the 64.0 % that an unlimited cache hits.",
+    ]
     newer = samples.curve()
     newer["rows"] = [newer["rows"][0] | {"hit_tokens": 600}]
     both = look(make_capacity_section, samples.curve(), newer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pymllm.errors import UsageError
 from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.replay.curve_plan import GROUPINGS, CurvePlan
 from pymllm.replay.keeping import KEEPINGS, Keeping
-from pymllm.replay.kv_size import DTYPES, MODELS, KvShape, find_shape
+from pymllm.replay.kv_size import DTYPES, MODELS, GpuMemory, KvShape, find_shape
 from pymllm.text_file import cut
 
 _SIZE = options.whole(1, 1_000_000)
@@ -36,6 +37,49 @@ def _read_model(context: click.Context, param: click.Parameter, text: str | None
     context.params["dtype"] = given.pop("dtype", "bf16")
     with options.refusing("--model"):
         return find_shape(name, **given)
+
+
+_MEMORY: dict[str, Callable[[str], Any]] = {
+    "gpus": options.whole(1, 1 << 16),
+    "share": options.Amount(0.01, 1),
+    "weights": options.size,
+}
+
+
+def _read_memory(context: click.Context, param: click.Parameter, text: str | None) -> GpuMemory | None:
+    """Read ``SIZE,KEY=VALUE,...``."""
+    if text is None:
+        return None
+    size, given = options.read_settings(text, _MEMORY)
+    return GpuMemory(options.size(size), **given)
+
+
+def _read_capacity(value: str) -> int | str:
+    """Read tokens; bytes are left as they are, until the model is known."""
+    return value if options.is_size(value) else options.tokens(value)
+
+
+def _capacities_of(
+    asked: Sequence[int | str], memory: GpuMemory | None, shape: KvShape | None, dtype: str
+) -> tuple[tuple[int, ...], dict[int, int]]:
+    """Return capacities in tokens, and the numbers of GPUs of those that come from their memory."""
+    in_bytes = next((it for it in asked if isinstance(it, str)), None)
+    if shape is None and (in_bytes is not None or memory is not None):
+        option = "--memory" if in_bytes is None else f"--capacity {in_bytes}"
+        raise click.UsageError(f"{option} is memory; give --model too, which says what a token takes.")
+    found = []
+    for it in asked:
+        if isinstance(it, str):
+            assert shape is not None
+            found.append(options.tokens(int(options.size(it) / shape.bytes_per_token(dtype))))
+        else:
+            found.append(it)
+    if memory is None:
+        return tuple(found), {}
+    assert shape is not None
+    with options.refusing("--memory"):
+        gpus = memory.capacities(shape, dtype)
+    return (*found, *map(options.tokens, gpus)), gpus
 
 
 _DISTANCE = options.whole(1, 2**30 - 1)
@@ -62,10 +106,19 @@ def _read_checkpoints(
 @click.option(
     "--capacity",
     "capacities",
-    type=options.tokens,
+    type=_read_capacity,
+    metavar="TOKENS|SIZE",
     multiple=True,
     show_default="chosen for the trace",
-    help="KV slots, such as 200k or 1M, rounded down to whole pages; repeat it.",
+    help="KV slots, such as 200k or 1M, rounded down to whole pages, or with --model memory, such as 80GiB; "
+    "repeat it.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE[,gpus=N][,weights=SIZE][,share=0.9]",
+    callback=_read_memory,
+    help="Memory of a GPU: tell what 1, 2, 4 up to N of them (default: 8), tensor-parallel, have room for, "
+    "of the share that a server takes, without the weights. Needs --model.",
 )
 @click.option("--points", type=options.whole(2, 1000), default=20, help="Number of capacities to choose.")
 @click.option("--page-size", type=options.whole(1, 2**30 - 1), default=1, help="Tokens per KV page.")
@@ -124,9 +177,9 @@ def _read_checkpoints(
     "shape",
     metavar="NAME|KEY=VALUE,...",
     callback=_read_model,
-    help=f"Tells bytes: {', '.join(MODELS)}; or describe yours by layers=N, kv-heads=N and head-dim=N, or "
-    "latent-dim=N, the numbers of a token that a layer keeps instead of heads (MLA); hybrid=N: one of N "
-    "layers keeps something of every token, others do not. Behind either "
+    help=f"Count the bytes of a token in this model: {', '.join(MODELS)}; or describe yours by layers=N, "
+    "kv-heads=N and head-dim=N, or latent-dim=N, the numbers of a token that a layer keeps instead of heads "
+    "(MLA); hybrid=N: one of N layers keeps something of every token, others do not. Behind either "
     f"dtype={'|'.join(DTYPES)}, the type of the numbers kept, by default bf16.",
 )
 @options.jobs
@@ -135,6 +188,8 @@ def _read_checkpoints(
 @options.progress
 def curve_command(
     *,
+    capacities: tuple[int | str, ...],
+    memory: GpuMemory | None,
     eviction_policies: tuple[str, ...],
     jobs: int,
     as_json: bool,
@@ -148,17 +203,18 @@ def curve_command(
     input; NAME is one of chat, agent, shared-prompt and adversarial, which need no file.
 
     The numbers are those of `pymllm replay-serial` at each capacity, found in one pass. With a model
-    and a prefill rate, the table tells bytes, seconds saved, and what the next GiB is worth.
+    and a prefill rate, the table has bytes, seconds saved, and what the next GiB is worth.
 
     Exit status: 0, or 2 for bad input. After Ctrl-C or SIGTERM the results so far are printed, no run is
     stored, and the status is 130 or 143. docs/curves.md explains the JSON document.
     """
     policies = tuple(dict.fromkeys(read_policies(eviction_policies, chosen["tokenizer"])))
-    plan = CurvePlan(eviction_policies=policies, **chosen)
+    in_tokens, gpus = _capacities_of(capacities, memory, chosen["shape"], chosen.get("dtype", "bf16"))
+    plan = CurvePlan(eviction_policies=policies, capacities=in_tokens, gpus=gpus, **chosen)
     if plan.is_named:
         options.refuse_typed(READING, "a named workload is no trace")
     if plan.capacities:
-        options.refuse_typed(("points",), "--capacity says which")
+        options.refuse_typed(("points",), f"{'--capacity' if capacities else '--memory'} says which")
     try:
         plan.check()
         # Not at the top: this loads NumPy, which --help and a mistyped option can do without.

@@ -94,9 +94,8 @@ def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
         "curve",
     )
     yield _table([_Point(it, row) for it in curves for row in it.document.rows])
-    if kept := [
-        _Kept(it, of, point) for it in curves for of in it.document.checkpoints for point in of.points
-    ]:
+    yield from (Text(line) for it in curves for line in _sum_up(it.document))
+    if kept := [_Kept(it, of, row) for it in curves for of in it.document.checkpoints for row in of.points]:
         yield _checkpoints(kept)
     if grouped := [it for it in curves if it.document.groups]:
         yield _groups(
@@ -248,6 +247,8 @@ def _seconds(value: float) -> str:
 
 
 def _table(points: Sequence[_Point]) -> Table:
+    bought = any(it.row.gpus is not None for it in points)
+
     def gib(it: _Point) -> Any:
         if it.row.next_gib_seconds is not None:
             return show(it.row.next_gib_seconds, "s")
@@ -256,6 +257,7 @@ def _table(points: Sequence[_Point]) -> Table:
     columns = [
         _CURVE,
         number("capacity, slots", lambda it: show_count(it.row.capacity)),
+        *([number("GPUs", lambda it: or_quiet(it.row.gpus, show_count, "not asked"))] if bought else []),
         number("memory", lambda it: or_quiet(it.row.kv_bytes, lambda it: show(it, "bytes"), "no model")),
         number("hit rate", lambda it: _rate(it.row)),
         *(number(f"hit rate, {policy}", partial(_rate_by, policy)) for policy in _policies(points)),
@@ -268,6 +270,29 @@ def _table(points: Sequence[_Point]) -> Table:
         number("left out", lambda it: Cell(show_count(it.row.skipped), None if it.row.skipped else QUIET)),
     ]
     return make_table("Capacities", points, columns, folded=len(points) > _FOLDED)
+
+
+_ENOUGH = 0.9
+
+
+def _sum_up(document: CurveDocument) -> Iterator[str]:
+    """Say which capacity is the first one that hits nearly as much as any could."""
+    rows = document.rows
+    if not rows or not (most := rows[-1].ceiling_hit_rate or rows[-1].token_hit_rate):
+        return
+    what = (
+        f"{show_share(most)} that {'an unlimited cache' if rows[-1].ceiling_hit_rate else 'the largest'} hits"
+    )
+    found = next((row for row in rows if row.token_hit_rate >= _ENOUGH * most), None)
+    if found is None:
+        yield f"{document.workload.name}: no capacity here hits {show_share(_ENOUGH)} of the {what}."
+        return
+    memory = "" if found.kv_bytes is None else f" ({show(found.kv_bytes, 'bytes')})"
+    gpus = "" if found.gpus is None else f" on {count_of(found.gpus, 'GPU')}"
+    yield (
+        f"{document.workload.name}: {show_count(found.capacity)} slots{memory}{gpus} are the first here to "
+        f"hit {show_share(_ENOUGH)} of the {what}: {show_share(found.token_hit_rate)}."
+    )
 
 
 _CURVE = Column("curve", lambda it: Cell(it.curve.name, hint=it.curve.run.hint), only=PAGE)
