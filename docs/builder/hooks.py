@@ -27,7 +27,13 @@ _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
 _LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "coverage-goals.md", "time-machine.md")
 _OPEN_SECTION = "Guides"
-_SECTIONS = {"examples": "Examples", "peers": "Findings", "tutorials": "Tutorials", "vectors": "Runners"}
+_SECTIONS = {
+    "examples": "Examples",
+    "peers": "Findings",
+    "specification": "Specification",
+    "tutorials": "Start",
+    "vectors": "Runners",
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

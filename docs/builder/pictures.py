@@ -25,6 +25,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from pymllm.history.files import load_history
+from pymllm.report.picture import draw_program
+
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "docs" / "assets"
 HELD = "held-page.jsonl"  # what verify wrote of the cache in examples/ when its evict did not look at holds
@@ -173,10 +176,16 @@ def _run(arguments: Sequence[str], folder: Path, status: int = 0) -> str:
     return done.stdout
 
 
+def draw_finding(folder: Path) -> str:
+    """Draw the program of a finding from its file: mllm frees a slot twice, and the oracle says so."""
+    return draw_program(load_history(ROOT / "peers/findings/mllm/duplicates-are-freed-twice.jsonl"))
+
+
 PICTURES: dict[str, Callable[[Path], str]] = {
     "session.svg": record_session,
     "held-page.svg": draw_held_page,
     "capacities.svg": draw_capacities,
+    "finding.svg": draw_finding,
 }
 """What makes each picture, given an empty folder to work in."""
 

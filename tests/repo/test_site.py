@@ -40,7 +40,7 @@ def _hidden():
 
 def navigation() -> list[Any]:
     """The sections that the builder adds to, and a page that is named."""
-    return [{"Guides": ["verify.md"]}, {"Laws and bugs": [{"Findings": []}]}, {"Reference": [{"API": []}]}]
+    return [{"Guides": ["verify.md"]}, {"Evidence": [{"Findings": []}]}, {"Reference": [{"API": []}]}]
 
 
 def test_pages_that_are_not_named_are_listed_all_the_same() -> None:
@@ -49,10 +49,10 @@ def test_pages_that_are_not_named_are_listed_all_the_same() -> None:
 
     config = SimpleNamespace(nav=navigation())
     on_config(config)
-    guides, laws, reference = config.nav[:3]
+    guides, evidence, reference = config.nav[:3]
     assert guides["Guides"].count("verify.md") == 1
     assert {"soak.md", "faulty.md"} <= set(guides["Guides"])
-    projects = [one for one in laws["Laws and bugs"][0]["Findings"] if isinstance(one, dict)]
+    projects = [one for one in evidence["Evidence"][0]["Findings"] if isinstance(one, dict)]
     (ours,) = (one["sglang"] for one in projects if "sglang" in one)
     assert "peers/findings/sglang/keys-are-kept.md" in ours
     assert all(place.startswith("peers/findings/sglang/") and place.endswith(".md") for place in ours)
