@@ -124,7 +124,7 @@ def _table(
 
 
 def _releases(bug: Bug) -> str:
-    return f"{bug.project} {bug.last_with}; mended in {bug.first_without}"
+    return f"{bug.project} {bug.last_with}; fixed in {bug.first_without}"
 
 
 def _links(bug: Bug) -> str:

@@ -35,7 +35,7 @@ class MllmCache(OwnPrefixCache):
 
     Keys of its configuration beside those of `OwnPrefixCache`: ``whole_keys``, that the caller cuts keys to
     whole pages before an insert, ``matched_first``, that it matches them before, and ``untold``, names of
-    sizes between blanks that are not told. A search with these goes on behind what is known to differ.
+    sizes between blanks that are not told. A search with these passes over what is known to differ.
     ``also`` (`also_claimed`) and ``own_keys``, that a caller may overwrite a key once a call has returned,
     hold it to what it does not promise.
     """

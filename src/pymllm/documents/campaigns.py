@@ -133,7 +133,9 @@ class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings
 
 
 class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
-    """What ``pymllm soak --json`` prints; after an interrupt the command's status is the signal's.
+    """The document that ``pymllm soak --json`` prints.
+
+    After an interrupt the command's status is the signal's.
 
     - ``refused``: Adapters that could not be examined, with the reason.
     - ``conflicts``: The first runs that gave other results when they were played again.

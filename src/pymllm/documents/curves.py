@@ -109,7 +109,7 @@ class CurveOfCheckpoints(Row, frozen=True):
 
 
 class CurveDocument(Document, frozen=True, kw_only=True, tag="pymllm.curve"):
-    """What ``pymllm curve --json`` prints; rows are of ``lru``, by capacity.
+    """The document that ``pymllm curve --json`` prints; rows are of ``lru``, by capacity.
 
     ``by`` says what the ``groups`` have in common; ``trace_seconds`` is the time between the first and the
     last arrival, ``cpu_seconds`` what the pass took of the processor, reading included.

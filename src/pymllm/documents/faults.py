@@ -74,7 +74,10 @@ class FaultRow(Row, frozen=True):
 
 
 class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
-    """What ``pymllm faults hunt --json`` prints; ``kept`` results are of an earlier run, and took no time."""
+    """The document that ``pymllm faults hunt --json`` prints.
+
+    ``kept`` results are of an earlier run, and took no time.
+    """
 
     versions: dict[str, str]
     seeds: tuple[int, ...]
@@ -103,7 +106,9 @@ class VectorRow(Row, frozen=True):
 
 
 class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-run"):
-    """What ``pymllm vectors run --json`` prints: an implementation, and what became of each vector.
+    """The document that ``pymllm vectors run --json`` prints.
+
+    It has an implementation, and what became of each vector.
 
     ``unknown`` counts the failures that no file lists; ``unexpected`` names what it lists and did not fail.
     """
@@ -132,7 +137,9 @@ class ShownRow(Row, frozen=True):
 
 
 class VectorFaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-faults"):
-    """What ``pymllm vectors faults --json`` prints: claims, the vectors for them, and the faults of the kind.
+    """The document that ``pymllm vectors faults --json`` prints.
+
+    It has claims, the vectors for them, and the faults of the kind.
 
     ``claims`` is null where everything is claimed, and ``page_size`` where pages of any size are had.
     ``available`` counts the vectors of the kind, ``shown`` the faults that some of ``vectors`` show.

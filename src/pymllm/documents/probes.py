@@ -62,7 +62,7 @@ class ProbeViolation(Row, frozen=True):
 
 
 class ProbeDocument(Document, frozen=True, kw_only=True, tag="pymllm.probe"):
-    """What ``pymllm probe --json`` prints.
+    """The document that ``pymllm probe --json`` prints.
 
     ``url`` is null where no server was asked, and of ``--demo``, whose architecture is ``demo``.
     ``failure`` says what ended the probe early: laws are judged on what came before. ``program`` has the

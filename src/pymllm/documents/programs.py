@@ -36,7 +36,9 @@ class JudgedViolation(Row, frozen=True):
 
 
 class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgement"):
-    """What ``pymllm judge --json`` and ``pymllm rerun --json`` print; unknown, where nothing was tested.
+    """The document that ``pymllm judge --json`` and ``pymllm rerun --json`` print.
+
+    The verdict is unknown where nothing was tested.
 
     ``misfit`` says why a program could not be carried on, ``differences`` which steps have another outcome
     than the recorded one, ``times`` how long operations took where they were timed. ``limits`` are steps that
@@ -73,7 +75,9 @@ class ProgramSize(Row, frozen=True):
 
 
 class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
-    """What ``pymllm shrink --json`` prints; ``again`` is null where nothing shows the violation again.
+    """The document that ``pymllm shrink --json`` prints.
+
+    ``again`` is null where nothing shows the violation again.
 
     ``misfits`` counts programs that could not be run, by error; ``mistakes`` are this package's own.
     """
@@ -124,7 +128,9 @@ class ReleaseChange(Row, frozen=True):
 
 
 class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
-    """What ``pymllm bisect --json`` prints; ``verdict`` is that of the newest release that was judged.
+    """The document that ``pymllm bisect --json`` prints.
+
+    ``verdict`` is that of the newest release that was judged.
 
     ``releases`` counts those that were to be searched, ``rows`` has those that were tried, oldest first. Only
     where all were tried are the ``changes`` all that there are. After an interrupt the status is the
@@ -190,7 +196,7 @@ class ProgramRow(Row, frozen=True):
 
 
 class ProtocolDocument(Document, frozen=True, kw_only=True, tag="pymllm.protocol-check"):
-    """What ``pymllm check-protocol --json`` prints: unknown where any answer is wrong."""
+    """The document that ``pymllm check-protocol --json`` prints: unknown where any answer is wrong."""
 
     verdict: Verdict
     exit_status: int

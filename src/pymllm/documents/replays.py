@@ -175,7 +175,7 @@ class CeilingRow(Row, frozen=True, kw_only=True):
 
 
 class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
-    """What ``pymllm replay --json`` prints; there are ceilings where there are several sizes."""
+    """The document that ``pymllm replay --json`` prints; there are ceilings where there are several sizes."""
 
     versions: dict[str, str]
     workload: WorkloadRow

@@ -37,7 +37,7 @@ class WorthReaching(Row, frozen=True, kw_only=True):
 
 
 class GoalsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situations"):
-    """What ``pymllm goals --json`` prints."""
+    """The document that ``pymllm goals --json`` prints."""
 
     goals: tuple[WorthReaching, ...] = field(name="situations")
 
@@ -81,7 +81,9 @@ FAIL_ON = ("law", "finding", "figure", "any")
 
 
 class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
-    """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
+    """The document that ``pymllm diff --json`` prints.
+
+    The worse comes first; ``failed_on`` are the reasons for status 1.
 
     Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
     ``compared`` counts the laws, figures, faults and coverage goals that both have; the status is 3 where it

@@ -189,7 +189,9 @@ class SearchedRelease(Row, frozen=True):
 
 
 class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
-    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's.
+    """The document that ``pymllm verify --json`` prints.
+
+    After an interrupt the command's status is the signal's.
 
     ``versions`` are of what took part, other projects' packages among them. ``passed_over`` counts the
     programs that broke a law which nobody asked for, by law; ``release`` is null where the caller named none.
@@ -242,6 +244,9 @@ class MatrixRow(Row, frozen=True):
 
 
 class CompareDocument(VerifyDocument, frozen=True, kw_only=True, tag="pymllm.compare"):
-    """What ``pymllm compare --json`` prints: what verify prints, and a matrix of laws by implementation."""
+    """The document that ``pymllm compare --json`` prints.
+
+    What verify prints, and a matrix of laws by implementation.
+    """
 
     matrix: tuple[MatrixRow, ...] = ()

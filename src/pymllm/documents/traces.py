@@ -100,7 +100,7 @@ class TraceFacts(Row, frozen=True, kw_only=True):
 
 
 class TraceInspectDocument(Document, frozen=True, kw_only=True, tag="pymllm.trace-inspect"):
-    """What ``pymllm trace inspect --json`` prints. Lengths are tokens, times seconds."""
+    """The document that ``pymllm trace inspect --json`` prints. Lengths are tokens, times seconds."""
 
     name: str
     format: str
@@ -108,7 +108,7 @@ class TraceInspectDocument(Document, frozen=True, kw_only=True, tag="pymllm.trac
 
 
 class TraceSynthesizeDocument(Document, frozen=True, kw_only=True, tag="pymllm.trace-synthesize"):
-    """What ``pymllm trace synthesize --json`` prints: the statistics of both traces."""
+    """The document that ``pymllm trace synthesize --json`` prints: the statistics of both traces."""
 
     name: str
     format: str

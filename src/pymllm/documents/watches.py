@@ -31,7 +31,7 @@ class WatchFinding(Row, frozen=True):
 
 
 class WatchDocument(Document, frozen=True, kw_only=True, tag="pymllm.watch"):
-    """What ``pymllm watch --json`` prints.
+    """The document that ``pymllm watch --json`` prints.
 
     ``late`` tells that the beginning of a stream, or a part since then, was not heard, so that whatever may
     have been told then is blamed on nobody. ``failure`` says what ended the stream early: all before it was

@@ -1,7 +1,7 @@
 """The claims of an implementation: one table of words, and the meaning of a header's words.
 
-A claim brings laws, parts of laws, and operations that only who claims it is asked for. Who does not claim
-something is neither asked for it nor accused of it.
+A claim brings laws, parts of laws, and operations that are asked only of an implementation with the claim. An
+implementation is not judged by what it does not claim.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class SmokeFacts(Row, frozen=True, kw_only=True):
 
 
 class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
-    """What ``pymllm doctor --json`` prints; a package that is not installed has no version.
+    """The document that ``pymllm doctor --json`` prints; a package that is not installed has no version.
 
     ``sick`` has what is wrong with the machine, one sentence each; nothing where it is healthy. ``smoke`` is
     null where nobody asked for it.

@@ -109,7 +109,7 @@ def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
         yield Text(f"known     {', '.join(shown)}")
     gone = [it.name for it in rows if it.status == "gone"]
     if gone:
-        yield Text(f"gone      no program met {', '.join(gone)}: mended, or not searched for", UNKNOWN)
+        yield Text(f"gone      no program met {', '.join(gone)}: fixed, or not searched for", UNKNOWN)
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:

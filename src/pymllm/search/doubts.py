@@ -361,7 +361,7 @@ def _of_namespaces(seen: _Seen) -> str:
     """Explain keys that are not found, or not held, with dropped namespaces: K1 is broken as well."""
     if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
         return ""
-    return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: mend that first"
+    return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: fix that first"
 
 
 def _has_namespaces(seen: _Seen) -> bool:

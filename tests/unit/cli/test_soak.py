@@ -117,7 +117,7 @@ def test_what_is_known_fails_no_campaign(tmp_path: Path) -> None:
     result = soak(*run, "--output", one)
     assert (result.exit_code, "VIOLATED" in result.stdout) == (0, False)
     assert "known     dirty (P2, " in result.stdout
-    assert "gone      no program met gone: mended" in result.stdout
+    assert "gone      no program met gone: fixed" in result.stdout
     lines = [json.loads(line) for line in (one / FILE).read_text("utf-8").splitlines()]
     records = [it for it in lines[1:] if it["adapter"] == "faulty-dirty-rows"]
     assert any(it.get("known", {}).get("dirty", 0) > 1 for it in records)  # programs of one run

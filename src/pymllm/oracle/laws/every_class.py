@@ -598,7 +598,7 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
     ---
     Servers reset when weights are updated, and go on with what they have. Slots that stay behind are lost
     until a restart; a ring or a counter that was forgotten hands out pages twice. If a reset ends at the
-    first error, half of the tree is stale and half is not, and no second call can mend it.
+    first error, half of the tree is stale and half is not, and no second call can repair it.
 
     Choices
     -------
