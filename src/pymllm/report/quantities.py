@@ -14,6 +14,7 @@ _BYTES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 _DIGITS = 3
 _GROUPED = 1000
 _FINE_DECADES = 3
+_BYTE_TICKS = 10
 
 
 def count_of(number: int, one: str, several: str = "") -> str:
@@ -106,10 +107,17 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
 
 
 def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
-    """Return places and texts of a logarithmic axis: 1, 2 and 5 of each power of ten, or only ones."""
+    """Return places and texts of a logarithmic axis: 1, 2 and 5 of each power of ten, or only ones.
+
+    Of bytes they are powers of two, every so many that about ten are left.
+    """
     positive = [value for value in values if value > 0]
     if not positive:
         return {}
+    if unit == "bytes":
+        first, last = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
+        powers = [2.0**power for power in range(first, last + 1, -(-(last - first + 1) // _BYTE_TICKS))]
+        return {"tickvals": powers, "ticktext": [show(place, unit) for place in powers]}
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     steps = (1, 2, 5) if high - low <= _FINE_DECADES else (1,)
     places = [step * 10.0**power for power in range(low, high + 1) for step in steps]

@@ -110,6 +110,14 @@ def test_a_logarithmic_axis_has_texts_with_units() -> None:
     ones = "1 10 100 1,000 10,000 100,000 1,000,000"
     assert " ".join(log_ticks([1, 1e6], "")["ticktext"]) == ones
     assert log_ticks([0, -1], "us") == {}
+    assert log_ticks([3 << 30, 20 << 30], "bytes")["ticktext"] == [
+        "2 GiB",
+        "4 GiB",
+        "8 GiB",
+        "16 GiB",
+        "32 GiB",
+    ]
+    assert len(log_ticks([1, 1 << 40], "bytes")["tickvals"]) == 9
 
 
 # -- blocks ----------------------------------------------------------------------------------------------

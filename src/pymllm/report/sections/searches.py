@@ -164,7 +164,8 @@ def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
 
 def _table(kind: str, searches: Sequence[Searched], heads: Mapping[str, str]) -> Table:
     sentences = {law.id: law.sentence for it in searches for law in it.adapter.laws}
-    laws = sorted(sentences.items(), key=lambda item: _order(item[0]))
+    broken = {law.id for it in searches for law in it.adapter.laws if law.verdict is Verdict.VIOLATED}
+    laws = sorted(sentences.items(), key=lambda item: (item[0] not in broken, *_order(item[0])))
     count = "1 implementation" if len(searches) == 1 else f"{len(searches)} implementations"
     columns = [
         Column("law", lambda law: law[0]),
