@@ -1,4 +1,4 @@
-"""The table of waits in docs/gpu.md is what the far device counts."""
+"""The table of waits in docs/gpu-maintainers.md is what the far device counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pymllm.mem_cache.memory_pool import (
 from pymllm.mem_cache.radix_cache import RadixCache
 from tests.far_device import DEVICE, far_device
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gpu-maintainers.md"
 Calls = Iterator[tuple[str, Callable[[], object]]]
 
 
