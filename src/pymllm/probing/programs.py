@@ -14,6 +14,8 @@ _PAGES = (16, 32, 64)
 """Usual sizes of pages, at whose multiples prompts are cut: nobody tells the real one."""
 _CUT_OUT = 8
 """Tokens that are cut out of the middle of a prompt."""
+_CROSSED = 0.2
+"""Share of the prompts that go on as another one of their namespace, from a page's end on."""
 _SALTS = ("", "", "a", "b")
 _ROUND = 15
 """Requests in a row, before they are asked again cold."""
@@ -116,7 +118,10 @@ class Generator:
             if self._length(before) + self._max_tokens + 8 <= self._longest:
                 after, salt = before.id, before.salt
                 tokens = self._draw(self._random.randint(1, 8))
-        if after is None:
+        crossed = self._cross([ask for ask in known if ask.salt == salt]) if after is None else ()
+        if crossed:
+            tokens = crossed
+        elif after is None:
             document = self._random.choice(self._pool)
             kept = document[: self._cut()]
             own = self._random.choice((0, 0, 1, 5, 17, 40))
@@ -127,6 +132,28 @@ class Generator:
         ask = Ask(self._name(), tokens, self._max_tokens, salt, after)
         self._known.append(ask)
         return ask
+
+    def _cross(self, known: Sequence[Ask]) -> tuple[int, ...]:
+        """Return, now and then, an earlier prompt behind the beginning of another one; else nothing.
+
+        They meet at the end of a page, and a page of the earlier prompt follows whole. So a server that knows
+        pages by their own tokens, by their place, or by the length and the last tokens of a prompt has both
+        parts, and not the prompt.
+        """
+        if self._random.random() >= _CROSSED:
+            return ()
+        page = self._random.choice(_PAGES)
+        whole = [ask.tokens for ask in known if ask.after is None and len(ask.tokens) >= page]
+        pairs = [
+            (one[:page], other[page:])
+            for one in whole
+            for other in whole
+            if len(other) > 2 * page and one[:page] != other[:page]
+        ]
+        if not pairs:
+            return ()
+        begun, rest = self._random.choice(pairs)
+        return (*begun, *rest)
 
     def _cut(self) -> int:
         """Return a length of a prefix: at a page's end, just before or behind it, or anywhere."""

@@ -227,6 +227,25 @@ def test_some_prompts_lack_a_piece_of_their_document() -> None:
     assert len(shifted) > 1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_some_prompts_have_a_page_behind_another_beginning(seed: int) -> None:
+    """Both were asked of their namespace before, at the same places, and the length and the end are kept."""
+    made = Generator(seed, longest=160, max_tokens=4, has_salts=True, can_reset=False)
+    asks = [ask for operations in made.rounds(60) for it in operations for ask in asks_of(it)]
+    crossed = [
+        (ask.id, other.id)
+        for at, ask in enumerate(asks)
+        for other in asks[:at]
+        for one in asks[:at]
+        for page in (16, 32, 64)
+        if {ask.salt} == {one.salt, other.salt}
+        and len(ask.tokens) == len(other.tokens) > 2 * page
+        and ask.tokens[page:] == other.tokens[page:]
+        and ask.tokens[:page] == one.tokens[:page] != other.tokens[:page]
+    ]
+    assert len(crossed) > 1
+
+
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Judged by the command, told as a script of a shell; what is none is refused with its line."""
     path = tmp_path / "it.jsonl"
