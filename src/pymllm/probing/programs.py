@@ -19,6 +19,8 @@ _CROSSED = 0.2
 _SALTS = ("", "", "a", "b")
 _ROUND = 15
 """Requests in a row, before they are asked again cold."""
+_RESETS = 0.4
+"""Share of the rounds that begin with a reset; a request of before it is the first one behind it."""
 _MEASURED, _TIMES = 3, 3
 """Prompts whose spread is measured, and how often each is asked alone."""
 _FURTHER = 4
@@ -76,8 +78,12 @@ class Generator:
         """Draw at most so many requests, and ask each of them again cold; those of a burst at once, too."""
         asked, operations = 0, list[Operation]()
         most = min(requests, _ROUND)
-        if self._can_reset and self._random.random() < 0.3:
-            operations.append(Reset())
+        if self._known and self._can_reset and self._random.random() < _RESETS:
+            before = self._random.choice([ask for ask in self._known if ask.after is None])
+            again = Ask(self._name(), before.tokens, self._max_tokens, before.salt)
+            self._known.append(again)
+            operations += Reset(), again
+            asked += 1
         while asked < most:
             operation = self._draw_operation(most - asked)
             operations.append(operation)

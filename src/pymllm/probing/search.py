@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
@@ -13,7 +14,7 @@ from pymllm.probing.player import Player
 from pymllm.probing.probed import Probed
 from pymllm.probing.programs import Generator
 from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
-from pymllm.probing.shrinking import Shrinker
+from pymllm.probing.shrinking import Shrinker, with_other_tokens
 
 Tell = Callable[[int], None]
 
@@ -124,8 +125,14 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
         probed.unshrunk = "what is held stays held until the server is started again, as --start does"
         return
 
-    def play(program: Sequence[Operation]) -> Sequence[Step]:
+    # Where a reset leaves something, the server is as good as new for prompts that nobody has asked.
+    is_left_over = violation.law == "V4" and servers.renew is None and not client.has_salts
+    random = Random()
+
+    def play(program: tuple[Operation, ...]) -> Sequence[Step]:
         now = client
+        if is_left_over:
+            program = with_other_tokens(program, random)
         if servers.renew is not None:
             now = servers.renew()
         elif client.reset_path is not None:

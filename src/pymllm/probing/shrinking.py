@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TypeAlias
 
 import msgspec
 
 from pymllm.probing.judge import judge
-from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Operation, Step, asks_of
+from pymllm.probing.programs import TOKENS
+from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Operation, Reset, Step, asks_of
 
 Program: TypeAlias = tuple[Operation, ...]
 Play: TypeAlias = Callable[[Program], Sequence[Step]]
@@ -154,6 +156,8 @@ def _few(program: Program) -> Iterator[Program]:
             other = max(before, key=lambda it: common_length(it.tokens, one.tokens))
             behind = (one, last) if isinstance(last, Cold) else (one,)
             yield (other, *behind)
+            if any(isinstance(it, Reset) for it in program):
+                yield (other, Reset(), *behind)
             between = [ask for ask in before if ask is not other][-_BETWEEN:]
             yield from ((other, ask, *behind) for ask in reversed(between))
 
@@ -212,6 +216,17 @@ def _with_shorter_prompts(program: Program) -> Iterator[Program]:
                     program,
                     lambda it, id=ask.id, n=kept: _without(it, slice(n, None)) if it.id == id else it,  # type: ignore[misc]
                 )
+
+
+def with_other_tokens(program: Program, random: Random) -> Program:
+    """Exchange the tokens of all prompts for each other, so that no cache has them yet."""
+    ids = [*TOKENS]
+    others = dict(zip(ids, random.sample(ids, len(ids)), strict=True))
+
+    def change(ask: Ask) -> Ask:
+        return msgspec.structs.replace(ask, tokens=tuple(others.get(token, token) for token in ask.tokens))
+
+    return _changed(program, change)
 
 
 def _without(ask: Ask, places: slice) -> Ask:

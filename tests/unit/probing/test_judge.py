@@ -29,6 +29,7 @@ from pymllm.probing.records import (
     Look,
     Operation,
     Place,
+    Reset,
     Step,
     asks_of,
     dump_history,
@@ -135,6 +136,40 @@ def test_metrics_come_to_rest_and_have_the_sums() -> None:
     assert after(running=1) == "V6"
     assert after(generated=7) == "V7"
     assert after(generated=7, finished=3) == ""
+
+
+def test_usage_counts_the_prompt_that_was_sent() -> None:
+    """V7: as many as the token ids, and as stand before the first prompt; of texts nobody knows how many."""
+
+    def asked(*told: int, **changes: object) -> tuple[str, str, str]:
+        steps = (
+            Step(
+                operation=Ask(id, PROMPT, 1),
+                answers=(msgspec.structs.replace(answer(-1.0), prompt_tokens=count),),
+            )
+            for id, count in enumerate(told, 1)
+        )
+        return judged(*steps, head=msgspec.structs.replace(HEAD, **changes))
+
+    assert asked(4, 4) == asked(5, 5) == ("", "", "")
+    assert asked(4, 1) == ("V7", "4", "1")
+    assert asked(5, 4) == ("V7", "5", "4")
+    assert asked(3) == ("V7", "4", "3")
+    assert asked(4, 1, has_ids=False) == ("", "", "")
+    judgement = judge(History(HEAD, warm_and_cold(answer(-1.0), answer(-1.0))))
+    assert judgement.verdict_of("V7") is Verdict.NOT_CLAIMED
+
+
+def test_what_a_reset_leaves_is_not_beyond_every_prompt() -> None:
+    """V4 while an earlier prompt explains it, and V3 where none does."""
+    first = Step(operation=Ask(1, PROMPT, 1), answers=(answer(-1.0),))
+    steps = (first, Step(operation=Reset()))
+    for prompt, law in (((1, 2, 3, 9), "V4"), ((1, 2, 9, 9), "V3")):
+        left = Step(operation=Ask(2, prompt, 1), answers=(answer(cached=3, prompt=prompt),))
+        assert judged(*steps, left)[:2] == (law, "at most 0")
+    again = Step(operation=Ask(2, PROMPT, 1), answers=(answer(),))
+    warm = Step(operation=Ask(3, PROMPT, 1), answers=(answer(cached=3),))
+    assert judged(*steps, again, warm) == ("", "", "")
 
 
 def test_only_a_clear_lead_makes_another_token_count() -> None:
