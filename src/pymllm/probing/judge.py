@@ -334,7 +334,7 @@ class _Judging:
             is_alone = False
         else:
             self._has_others |= now.finished - first.finished > sums.requests + sums.dropped
-            is_alone = True
+            is_alone = self.history.head.has_ids  # of texts nobody knows how many tokens were dropped
         seen = FiguresSeen(
             first,
             now,
@@ -370,6 +370,9 @@ class _Judging:
         head, first = self.history.head, self._first
         if not head.has_salts:
             unclaimed.setdefault("V5", head.no_salts)
+        if not head.has_ids:
+            for law in ("V5", "V7"):
+                unclaimed.setdefault(law, "prompts are texts, and nobody knows where their tokens end")
         if self._asked and not self._tells_cached:
             for law in ("V3", "V4", "V5"):
                 unclaimed.setdefault(law, "the server tells no cached tokens")

@@ -171,7 +171,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     has_salts: bool
     is_clean: bool
     has_ids: bool = True
-    no_salts: str = "the server is not known to have namespaces"
+    no_salts: str = "namespaces were not tried"
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4

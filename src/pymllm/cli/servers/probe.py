@@ -67,9 +67,9 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 )
 @click.option(
     "--api",
-    type=click.Choice(["auto", "openai", "llama.cpp", "sglang"]),
+    type=click.Choice(["auto", "openai", "openai,namespaces", "llama.cpp", "sglang", "sglang,namespaces"]),
     default="auto",
-    help="What the server speaks; auto: ask it.",
+    help="What the server speaks; auto: ask it. namespaces: it claims to keep them apart.",
 )
 @click.option("--against", metavar="URL", help="Ask cold requests of this server, which caches nothing.")
 @click.option(
@@ -185,7 +185,9 @@ def probe_command(
     begun = time.monotonic()
     plan = _plan(asked, demo)
     with ExitStack() as stack, options.refusing():
-        servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
+        servers, address = stack.enter_context(
+            _servers(url, demo, api, against, start, timeout, progress, plan)
+        )
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
         if done.judgement.violation is not None and shrink_seconds and done.interruption is None:
@@ -251,26 +253,39 @@ def _servers(
     start: str | None,
     timeout: float,
     progress: str,
+    plan: ProbePlan,
 ) -> Iterator[tuple[Servers, str]]:
     """Connect with the servers; start the first one where that is asked for, and end it."""
-    from pymllm.probing.clients import connect, make_http
+    from pymllm.probing.abilities import find_abilities, speak_alike
+    from pymllm.probing.clients import Client, connect, make_http
     from pymllm.probing.search import Servers
     from pymllm.probing.started import StartedServer
 
+    api, _, claim = api.partition(",")
     with ExitStack() as stack:
         address = url or stack.enter_context(_demo(demo or "dense"))
         http = stack.enter_context(make_http(address, timeout))
         other = None
         if against is not None:
             other = connect(stack.enter_context(make_http(against, timeout)), api)
+            find_abilities(other, plan.longest)
+            client = connect(http, api)
         if start is None:
-            yield Servers(connect(http, api), other), address
-            return
-        started = StartedServer(start)
-        stack.callback(started.end)
-        with progress_bar(progress, "start", None, "answers") as bar:
-            client = started.start(http, api, bar)
-        yield Servers(client, other, lambda: started.start(http, api), is_fresh=True), address
+            client, renew = connect(http, api), None
+        else:
+            started = StartedServer(start)
+            stack.callback(started.end)
+            with progress_bar(progress, "start", None, "answers") as bar:
+                client = started.start(http, api, bar)
+
+            def renew() -> Client:
+                started.start(http, api)
+                return client  # which knows what was found out
+
+        find_abilities(client, plan.longest, claims_namespaces=bool(claim))
+        if other is not None:
+            speak_alike(client, other)
+        yield Servers(client, other, renew, is_fresh=start is not None), address
 
 
 @contextmanager
@@ -311,7 +326,7 @@ def _script(history: History, url: str) -> str:
     head = history.head
     with httpx.Client() as nowhere:
         client = CLIENTS[head.api](nowhere, head.server, head.model)
-        client.has_salts = head.has_salts
+        client.has_salts, client.has_ids = head.has_salts, head.has_ids
         if head.api == "openai":
             client.reset_path = "/reset_prefix_cache"
         return curl_script(history, client, url)
@@ -405,6 +420,8 @@ def _notes(done: Probed) -> Iterator[str]:
     """Yield what a reader of the verdict has to know."""
     yield from done.notes
     answers = [answer for step in done.history.steps for answer in step.answers]
+    if not done.history.head.has_ids:
+        yield "prompts were sent as texts: the server refuses token ids, or counts other ones"
     tells_cached = any(answer.cached is not None for answer in answers)
     if done.history.head.cold == "salt" and answers and not tells_cached:
         yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
