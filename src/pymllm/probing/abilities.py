@@ -26,8 +26,8 @@ def find_abilities(client: Client, longest: int, *, claims_namespaces: bool = Fa
     namespace is used if a prompt was served from the cache in its own, and in no other one. With
     ``claims_namespaces`` it is used in any case, so that V5 may find that it does nothing.
 
-    Makes at most eight requests of up to ``longest`` tokens, or 144, for a token each. What fails otherwise is
-    left to the probe, which tells it.
+    Makes at most eight requests of up to ``longest`` tokens, or 144, for a token each. What fails otherwise
+    is left to the probe, which tells it.
     """
     if client.is_known:
         return

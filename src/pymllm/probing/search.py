@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -13,8 +14,8 @@ from pymllm.probing.judge import Judgement, judge
 from pymllm.probing.player import Player
 from pymllm.probing.probed import Probed
 from pymllm.probing.programs import Generator
-from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
-from pymllm.probing.shrinking import Shrinker, with_other_tokens
+from pymllm.probing.records import Head, History, Step, Tolerance, Way
+from pymllm.probing.shrinking import Program, Shrinker, with_other_tokens
 
 Tell = Callable[[int], None]
 
@@ -129,31 +130,50 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
     is_left_over = violation.law == "V4" and servers.renew is None and not client.has_salts
     random = Random()
 
-    def play(program: tuple[Operation, ...]) -> Sequence[Step]:
-        now = client
-        if is_left_over:
-            program = with_other_tokens(program, random)
-        if servers.renew is not None:
-            now = servers.renew()
-        elif client.reset_path is not None:
-            client.reset()
+    def play(program: Program, now: Client = client) -> Sequence[Step]:
         player = Player(now, servers.way, servers.other)
         player.play(program)
         return player.steps
 
+    def play_emptied(program: Program) -> Sequence[Step]:
+        if client.reset_path is not None:
+            client.reset()
+        return play(with_other_tokens(program, random) if is_left_over else program)
+
+    def play_renewed(program: Program) -> Sequence[Step]:
+        assert servers.renew is not None
+        return play(program, servers.renew())
+
     head = probed.history.head
     fixed = History(_with_tolerance(head, probed.judgement.tolerance), probed.history.steps)
-    shrinker = Shrinker(fixed, violation.law, play, seconds, tell)
+    end = time.monotonic() + seconds
+    shrinker = Shrinker(fixed, violation.law, play_emptied, seconds, tell)
+    # A start can take minutes. So what can be emptied is started again for the first and the last try alone.
+    made, is_over = 0, False
+    is_quick = violation.law != "V6" and (client.has_salts or client.reset_path is not None)
     try:
-        probed.smallest = shrinker.shrink(violation.step)
+        if servers.renew is None:
+            shrinker.shrink(violation.step)
+            is_over = shrinker.is_over
+        else:
+            if is_quick:
+                servers.renew()
+                with suppress(ServerFailed):
+                    shrinker.shrink(violation.step)
+                is_over = shrinker.is_over
+            if not (is_quick and shrinker.confirm(play_renewed)):
+                made, left = shrinker.tries, max(0.0, end - time.monotonic())
+                shrinker = Shrinker(fixed, violation.law, play_renewed, left, tell)
+                shrinker.shrink(violation.step)
+                is_over = shrinker.is_over
     except (ServerFailed, NotServed) as error:
-        probed.smallest = shrinker.smallest
         probed.unshrunk = f"shrinking ended early: {error}"
+    probed.smallest = shrinker.smallest
     if probed.smallest is None and probed.unshrunk is None:
         probed.unshrunk = "it did not show again when the same requests were made once more"
-    probed.tries = shrinker.tries
-    if probed.smallest is not None and shrinker.is_over:
-        why = f"{shrinker.tries} tries in {seconds:g} s"
+    probed.tries = made + shrinker.tries
+    if probed.smallest is not None and is_over:
+        why = f"{probed.tries} tries in {seconds:g} s"
         probed.notes.append(f"perhaps not the smallest program: shrinking ended after {why}")
 
 

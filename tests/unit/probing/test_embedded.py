@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pymllm.faults.plant import Edit, planted
 from pymllm.faults.table import SERVERS, find_faults
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing import player
-from pymllm.probing.clients import connect, make_http
+from pymllm.probing.clients import Client, connect, make_http
 from pymllm.probing.judge import judge
 from pymllm.probing.laws import LAWS
 from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step, write_history
@@ -63,6 +63,43 @@ def test_a_planted_fault_is_found_and_shrunk(law: str, id: str) -> None:
     again = judge(done.smallest).violation
     assert again is not None
     assert again.law == law
+
+
+def test_a_server_is_started_again_for_the_first_and_the_last_try() -> None:
+    """Between them its namespaces are fresh."""
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    starts = list[int]()
+    with planted(fault.edits), embedded() as servers:
+
+        def renew() -> Client:
+            starts.append(len(starts))
+            servers.client.reset()  # as a new process
+            return servers.client
+
+        done = probe(servers, PLAN)
+        shrink(replace(servers, renew=renew), done, 20)
+    assert done.smallest is not None
+    assert len(done.smallest.steps) == 2
+    assert len(starts) == 2 < done.tries
+
+
+def test_what_a_new_server_does_not_show_is_not_shrunk() -> None:
+    """A program that shows only on the server that was probed is not kept, and said not to show again."""
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    with ExitStack() as plants, embedded() as servers:
+        plants.enter_context(planted(fault.edits))
+        done = probe(servers, PLAN)
+        renewed = list[int]()
+
+        def renew() -> Client:
+            renewed.append(1)
+            if len(renewed) > 1:
+                plants.close()  # the fault is gone
+            return servers.client
+
+        shrink(replace(servers, renew=renew), done, 3)
+    assert (done.smallest, len(renewed) > 3) == (None, True)
+    assert "did not show again" in str(done.unshrunk)
 
 
 def test_what_is_held_for_ever_is_found_and_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

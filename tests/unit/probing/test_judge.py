@@ -289,7 +289,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_history(path) == history
     result = typed("probe", "--judge", path)
     assert result.exit_code == 1
-    assert "V1  an answer does not depend on what the cache holds" in result.stdout
+    assert "V1  VIOLATED by vllm: an answer does not depend on what the cache holds" in result.stdout
     script = typed("probe", "--judge", path, "--as", "curl").stdout
     assert script.count("curl -sS") == 3
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0

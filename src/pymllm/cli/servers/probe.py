@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.output import complain, escaped, say
+from pymllm.cli.output import complain, say
 from pymllm.cli.servers.serve import why_no_servers
 from pymllm.cli.store import keep_run, save_text
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.probes import (
     ProbeDifference,
     ProbedLaw,
@@ -26,7 +25,6 @@ from pymllm.documents.probes import (
     ProbeViolation,
 )
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
-from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from pymllm.probing.judge import Judgement
@@ -75,7 +73,7 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 @click.option(
     "--start",
     metavar="'COMMAND'",
-    help="Start the server by this command, anew for each try of a smaller program; it must answer in 600 s.",
+    help="Start the server by this command, and anew for a smaller program; it must answer in 600 s.",
 )
 @click.option(
     "--requests",
@@ -202,9 +200,11 @@ def probe_command(
     keep_run(store, document)
     if form == "curl" and done.interruption is None:
         say(script)
-        complain(_verdict_line(document))
+        from pymllm.report.sections.probes import verdict_line
+
+        complain(verdict_line(document))
         return document.exit_status
-    return tell(document, make_text, form == "json", done.interruption)
+    return tell(document, draw_document, form == "json", done.interruption)
 
 
 def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
@@ -222,7 +222,7 @@ def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
         say(_script(history, "http://127.0.0.1:8000"))
         return 0
     document = _document(done, None, time.monotonic() - begun, str(file), None)
-    return tell(document, make_text, form == "json")
+    return tell(document, draw_document, form == "json")
 
 
 def _refuse_without_packages(demo: str | None) -> None:
@@ -332,7 +332,7 @@ def _script(history: History, url: str) -> str:
         return curl_script(history, client, url)
 
 
-# -- the document and its text -----------------------------------------------------------------------------
+# -- the document ------------------------------------------------------------------------------------------
 
 
 def _document(
@@ -429,88 +429,3 @@ def _notes(done: Probed) -> Iterator[str]:
         yield "the server tells no log-probabilities, so that only other tokens would show"
     if any(isinstance(place.token, str) for answer in answers for place in answer.places):
         yield "the server tells no token ids, so that no prompt went on with an answer"
-
-
-_WORDS = {
-    Verdict.VIOLATED: "VIOLATED",
-    Verdict.UNKNOWN: "UNKNOWN",
-    Verdict.HOLDS: "holds",
-    Verdict.NOT_CLAIMED: "not claimed",
-}
-_STYLES = {Verdict.VIOLATED: "bold red", Verdict.UNKNOWN: "bold yellow"}
-
-
-def make_text(it: ProbeDocument) -> str:
-    """Lay a probe out as text: the verdict, the violation with its program, and the table of laws."""
-    where = f" at {it.url}" if it.url else f" --demo {it.demo}" if it.demo else ""
-    lines: list[Any] = [
-        escaped(
-            f"{it.server}{where}: {count_of(it.requests, 'request')}, {it.seconds:.1f} s, cold by {it.cold}"
-        ),
-        "",
-        (_verdict_line(it), _STYLES.get(it.verdict, "")),
-    ]
-    if it.failure is not None:
-        lines.append(escaped(f"ended     {it.failure}"))
-    lines += [f"note      {note}" for note in it.notes]
-    if it.violation is not None:
-        lines += ["", *_violation_lines(it, it.violation)]
-    rows = [
-        (law.id, _WORDS[law.verdict], f"{law.tests:,}", law.sentence if law.reason is None else law.reason)
-        for law in it.laws
-    ]
-    lines += [
-        "",
-        make_table("law", "verdict", "tests", "", right=("tests",), rows=rows),
-        "",
-        *_tolerance_lines(it),
-    ]
-    return draw(*lines, fits_terminal=True)
-
-
-def _verdict_line(it: ProbeDocument) -> str:
-    claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
-    found = [law.id for law in claimed if law.verdict is it.verdict]
-    if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
-        return f"{_WORDS[it.verdict]:8}  {len(found)} of {len(claimed)} laws that apply: {', '.join(found)}"
-    if it.verdict is Verdict.UNKNOWN:
-        return "UNKNOWN   the probe did not get to its end"
-    return f"holds     all {count_of(len(claimed), 'law')} that apply"
-
-
-def _violation_lines(it: ProbeDocument, found: ProbeViolation) -> Iterator[str]:
-    (sentence,) = (law.sentence for law in it.laws if law.id == found.law)
-    yield f"{found.law}  {sentence}"
-    yield f"    {escaped(found.message)}"
-    yield f"    expected  {escaped(found.expected)}"
-    yield f"    observed  {escaped(found.observed)}"
-    if it.program:
-        yield f"    smallest program, found in {count_of(it.tries, 'try', 'tries')}"
-        yield from (f"        {escaped(line)}" for line in it.program)
-    if it.unshrunk is not None:
-        yield f"    unshrunk  {escaped(it.unshrunk)}"
-    if it.output is not None:
-        yield f"    program   {it.output}"
-    if it.again is not None:
-        yield f"    again     {it.again}"
-        yield f"    as curl   {it.again} --as curl"
-
-
-def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
-    """Yield the tolerances, the measured spreads, and the number of compared tokens."""
-    told = it.tolerance
-    yield (
-        f"differences of log-probabilities count from {_number(told.judged)} alone, "
-        f"{_number(told.judged_company)} in company, {_number(told.judged_warm)} out of the cache"
-    )
-    if told.alone is not None:
-        yield (
-            f"measured: the same request cold again {_number(told.alone)}, at once with others "
-            f"{_number(told.company)}, just cached {_number(told.warm)}"
-        )
-    left_out = f", {it.left_out:,} could not be" if it.left_out else ""
-    yield f"{it.places:,} tokens were compared{left_out}; the largest difference is {_number(it.largest)}"
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None or math.isnan(value) else f"{value:.2g}"
