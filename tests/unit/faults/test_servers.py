@@ -46,9 +46,9 @@ def test_a_fault_is_caught_by_a_law_of_its_list(id: str) -> None:
 
 
 def test_a_fault_that_does_not_show_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request behind the measurement is refused by nobody: status 1, and how many were made."""
+    """One request behind the measurement crosses nothing: status 1, and how many were made."""
     monkeypatch.setattr(player, "REST_SECONDS", 0.3)
-    result = typed("faults", "probe", "B205-server", "--jobs", 1, "--requests", 1)
+    result = typed("faults", "probe", "B143-server", "--jobs", 1, "--requests", 1)
     assert result.exit_code == 1
     assert "not caught in 13 requests; dense: nothing broke a law" in result.stdout
 
