@@ -36,7 +36,12 @@ _IMPOSSIBLE = -9999.0  # vLLM's word for a token without any probability; llama.
 
 
 class ServerFailed(PymllmError):
-    """The server does not answer as it must, so that nothing more can be said: what was judged stays."""
+    """The server does not answer as it must, so that nothing more can be said: what was judged stays.
+
+    ``status`` is that of its answer, where it is the reason.
+    """
+
+    status: int | None = None
 
 
 class NotServed(UsageError):
@@ -56,18 +61,27 @@ class Client(ABC):
 
     api: ClassVar[Literal["openai", "llama.cpp", "sglang"]]
     path: ClassVar[str]
+    salt_field: ClassVar[str] = ""
+    """Field of a request that names its namespace; "" where there is none."""
 
     def __init__(self, http: httpx.Client, server: str, model: str | None = None) -> None:
         self._http = http
         self.server = server
         self.model = model
         self.has_salts = False
+        self.no_salts = "the server is not known to have namespaces"
+        self.has_ids = True
         self.reset_path: str | None = None
 
     @property
     def url(self) -> str:
         """The address, without a slash at its end."""
         return str(self._http.base_url).rstrip("/")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing has to be found out by asking."""
+        return not self.salt_field
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -141,14 +155,20 @@ class Client(ABC):
 
 
 class OpenAI(Client):
-    """``POST /v1/completions`` with token ids, as vLLM has it and ``pymllm serve``."""
+    """``POST /v1/completions`` with token ids, as vLLM has it and ``pymllm serve``; or with texts."""
 
     api = "openai"
     path = "/v1/completions"
+    salt_field = "cache_salt"
 
     def __init__(self, http: httpx.Client, server: str, model: str | None = None) -> None:
         super().__init__(http, server, model)
-        self.has_salts = server in ("vllm", "pymllm")
+        self.has_salts = self.returns_ids = self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is vLLM or ours, which have all fields."""
+        return self.server in ("vllm", "pymllm")
 
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
@@ -156,13 +176,15 @@ class OpenAI(Client):
         """Return the body, with vLLM's fields where the server knows them."""
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": [*prompt],
+            "prompt": [*prompt] if self.has_ids else "".join(map(chr, prompt)),
             "max_tokens": max_tokens,
             "temperature": 0,
             "logprobs": TOP,
         }
+        if self.returns_ids:
+            body["return_token_ids"] = True
         if self.has_salts:
-            body |= {"return_token_ids": True, "cache_salt": salt}
+            body[self.salt_field] = salt
         if self.server == "vllm":
             body["return_tokens_as_token_ids"] = True  # two tokens may have the same text
         return body | ({"stream": True} if stream else {})
@@ -173,7 +195,7 @@ class OpenAI(Client):
         told = choice.get("logprobs") or {}
         texts = told.get("tokens") or []
         tops = told.get("top_logprobs") or []
-        ids = choice.get("token_ids")
+        ids = choice.get("token_ids") if self.has_ids else None
         tokens: list[Token] = _ids(ids) if ids is not None else _texts(texts)
         if not tokens and choice["text"]:
             raise ValueError("it has a text, and neither token ids nor logprobs")
@@ -258,6 +280,7 @@ class Sglang(Client):
 
     api = "sglang"
     path = "/generate"
+    salt_field = "extra_key"
 
     def __init__(self, http: httpx.Client, server: str, model: str | None = None) -> None:
         super().__init__(http, server, model)
@@ -266,8 +289,9 @@ class Sglang(Client):
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
     ) -> dict[str, Any]:
-        """Return the body; namespaces are not used."""
-        return {
+        """Return the body, with a namespace where the server keeps them apart."""
+        salted = {self.salt_field: salt} if self.has_salts else {}
+        return salted | {
             "input_ids": [*prompt],
             "sampling_params": {"max_new_tokens": max_tokens, "temperature": 0},
             "return_logprob": True,
@@ -441,7 +465,9 @@ def _demand_ok(response: httpx.Response, where: str, body: bytes | None = None) 
     if 300 <= status < 400:
         location = response.headers.get("location", "nowhere")
         raise NotServed(f"{where} answered {status}, to {cut(location)!r}; name that address if it is meant")
-    raise ServerFailed(f"{where} answered {status}: {told!r}")
+    failed = ServerFailed(f"{where} answered {status}: {told!r}")
+    failed.status = status
+    raise failed
 
 
 @contextmanager

@@ -134,6 +134,9 @@ class _Judging:
     differences: list[Difference] = field(default_factory=list)
     _seen: dict[str, SeenPrompts] = field(default_factory=dict)
     _all: SeenPrompts = field(default_factory=SeenPrompts)
+    _ever: dict[str, SeenPrompts] = field(default_factory=dict)  # also before the cache was emptied
+    _was_emptied: bool = False
+    _lead: int | None = None
     _asked: dict[int, tuple[Answer, int]] = field(default_factory=dict)
     _cold: dict[int, Answer] = field(default_factory=dict)
     _postponed: dict[int, int] = field(default_factory=dict)
@@ -175,7 +178,8 @@ class _Judging:
             prompt = answer.prompt
             longest = max(self._all.longest_prefix(prompt), anybody.longest_prefix(prompt))
             mine = max(self._of(ask.salt).longest_prefix(prompt), own.longest_prefix(prompt))
-            seen.append(self._about(ask.id, answer, len(asks) - 1, mine, longest))
+            before = self._ever_of(ask.salt).longest_prefix(prompt) if self._was_emptied else None
+            seen.append(self._about(ask.id, answer, len(asks) - 1, mine, longest, before=before))
         for ask, it in zip(asks, seen, strict=True):
             self._asked[ask.id] = (it.answer, it.beside)
             self._note(it.answer)
@@ -274,17 +278,24 @@ class _Judging:
         own: int | None = None,
         anybody: int | None = None,
         way: str | None = None,
+        before: int | None = None,
     ) -> AnswerSeen:
         head = self.history.head
-        has_bounds = head.is_clean and EXACT_REUSE not in self.without
+        # Tokens of a text are the server's own, and nobody knows where they end.
+        has_bounds = head.is_clean and head.has_ids and EXACT_REUSE not in self.without
+        has_lead = head.has_ids and way != "other"
+        if has_lead and self._lead is None and answer.prompt_tokens is not None:
+            self._lead = max(0, answer.prompt_tokens - len(answer.prompt))
         return AnswerSeen(
             id,
             answer,
             beside,
             own if has_bounds else None,
             anybody if has_bounds else None,
+            before,
             way,  # type: ignore[arg-type]  # of the head
             head.has_salts,
+            lead=self._lead if has_lead else None,
         )
 
     def _note(self, answer: Answer) -> None:
@@ -295,7 +306,8 @@ class _Judging:
     def _see(
         self, salt: str | None, prompt: tuple[int, ...], untold: int, answer: Answer | None = None
     ) -> None:
-        for seen in [self._all, *([] if salt is None else [self._of(salt)])]:
+        own = [] if salt is None else [self._of(salt), self._ever_of(salt)]
+        for seen in [self._all, *own]:
             if answer is None:
                 seen.add(prompt, untold)
             else:
@@ -304,8 +316,11 @@ class _Judging:
     def _of(self, salt: str) -> SeenPrompts:
         return self._seen.setdefault(salt, SeenPrompts())
 
+    def _ever_of(self, salt: str) -> SeenPrompts:
+        return self._ever.setdefault(salt, SeenPrompts())
+
     def _forget(self) -> None:
-        self._seen, self._all = {}, SeenPrompts()
+        self._seen, self._all, self._was_emptied = {}, SeenPrompts(), True
 
     # -- metrics -------------------------------------------------------------------------------------------
 
@@ -319,7 +334,7 @@ class _Judging:
             is_alone = False
         else:
             self._has_others |= now.finished - first.finished > sums.requests + sums.dropped
-            is_alone = True
+            is_alone = self.history.head.has_ids  # of texts nobody knows how many tokens were dropped
         seen = FiguresSeen(
             first,
             now,
@@ -354,7 +369,10 @@ class _Judging:
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:
-            unclaimed.setdefault("V5", "namespaces are tried on servers of vLLM and of pymllm alone")
+            unclaimed.setdefault("V5", head.no_salts)
+        if not head.has_ids:
+            for law in ("V5", "V7"):
+                unclaimed.setdefault(law, "prompts are texts, and nobody knows where their tokens end")
         if self._asked and not self._tells_cached:
             for law in ("V3", "V4", "V5"):
                 unclaimed.setdefault(law, "the server tells no cached tokens")
@@ -366,7 +384,7 @@ class _Judging:
             first is None
             or first.finished is None
             or (first.prompt_tokens is None and first.generated is None)
-        ):
+        ) and not self.tests["V7"]:
             unclaimed.setdefault("V7", "the metrics do not tell these sums")
         if self._has_others:
             reasons |= dict.fromkeys(

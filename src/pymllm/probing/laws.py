@@ -20,8 +20,10 @@ class AnswerSeen:
     """What is known of one answer when its own law is asked.
 
     ``own`` and ``any`` are the longest prefixes of its prompt that its namespace, and any namespace, has
-    seen; ``None`` where earlier contents of the cache are unknown. ``beside`` is how many others ran at the
-    same time. ``compared`` is its distance from the same request asked cold and alone, once that is known.
+    seen since the cache was emptied; ``None`` where earlier contents of the cache are unknown. ``before`` is
+    as ``own``, with what came before that; ``None`` where nothing was emptied. ``beside`` is how many others
+    ran at the same time. ``compared`` is its distance from the same request asked cold and alone, once that
+    is known. ``lead`` is how many tokens the server puts before each prompt; ``None`` where texts were sent.
     """
 
     request: int
@@ -29,10 +31,12 @@ class AnswerSeen:
     beside: int
     own: int | None = None
     any: int | None = None
+    before: int | None = None
     cold: Way | None = None  # the way in which it was made cold; None: as anybody asks
     has_salts: bool = False
     compared: Compared | None = None
     tolerance: float = 0.0
+    lead: int | None = None
 
     @property
     def prompt(self) -> int:
@@ -43,6 +47,14 @@ class AnswerSeen:
     def added(self) -> int:
         """Tokens that the server has put before the prompt, such as the beginning of a sequence."""
         return self.prompt - len(self.answer.prompt)
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether more is cached than its namespace has seen since the reset, and no more than before."""
+        cached, seen, before = self.answer.cached, self.own, self.before
+        if cached is None or seen is None or before is None:
+            return False
+        return seen + self.added < cached <= before + self.added
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +189,13 @@ def v3(seen: AnswerSeen) -> Found:
         return None
     if cached >= seen.prompt:
         return Broken("cached tokens of the whole prompt", f"at most {seen.prompt - 1}", cached)
-    if seen.any is None or seen.cold is not None:
+    if seen.any is None or seen.cold is not None or seen.is_left_over:
         return True if seen.cold is None else None
     what = "cached tokens beyond every prompt and answer so far"
     return demand(cached <= seen.any + seen.added, what, f"at most {seen.any + seen.added}", cached)
+
+
+_LEFT = "a reset of the cache succeeded, and left cached tokens of an earlier request"
 
 
 @_law
@@ -188,7 +203,7 @@ def v4(seen: AnswerSeen) -> Found:
     """A cold request has no cached tokens.
 
     Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of
-    a namespace.
+    a namespace. A later one behind an emptied cache has no more than what was asked since then explains.
 
     Why
     ---
@@ -209,9 +224,11 @@ def v4(seen: AnswerSeen) -> Found:
     llama.cpp takes `cache_prompt: false` in a request.
     """
     cached = seen.answer.cached
+    if seen.cold is None and seen.is_left_over:
+        return Broken(_LEFT, f"at most {(seen.own or 0) + seen.added}", cached)
     if cached is None or seen.cold in (None, "other") or (seen.cold == "reset" and seen.beside):
         return None
-    return demand(not cached, "cached tokens of a cold request", 0, cached)
+    return demand(not cached, _LEFT if seen.cold == "reset" else "cached tokens of a cold request", 0, cached)
 
 
 @_law
@@ -240,8 +257,8 @@ def v5(seen: AnswerSeen) -> Found:
     cached = seen.answer.cached
     if cached is None or not seen.has_salts or seen.own is None or seen.any is None:
         return None
-    if cached > seen.any + seen.added:
-        return None  # more than anybody's: V3 and V4 say so
+    if seen.is_left_over or cached > seen.any + seen.added:
+        return None  # more than anybody's, or what a reset has left: V3 and V4 say so
     own = seen.own + seen.added if seen.own else 0
     return demand(cached <= own, "cached tokens of another namespace's prompts", f"at most {own}", cached)
 
@@ -283,28 +300,29 @@ def v6(seen: FiguresSeen) -> Found:
 
 @_law
 def v7(seen: FiguresSeen) -> Found:
-    """The sums of usage are those of the metrics.
+    """Usage counts the prompt that was sent, and its sums are those of the metrics.
 
-    Since the first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the
+    Where token ids are sent, an answer's prompt tokens are as many as those, whatever was cached. Since the
+    first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the
     answers tell. A dropped stream adds between nothing and all of its tokens.
 
     Why
     ---
     Bills are made of one and dashboards of the other. A request that is counted again when it is put back
-    after a preemption shows here.
+    after a preemption shows here, and a prompt whose cached tokens are left out.
 
     Choices
     -------
-    When a dropped stream counts.
+    When a dropped stream counts. Tokens that stand before each prompt: as many for all as for the first.
 
     Caller
     ------
-    Nobody else uses the server: where it has finished more requests than were made here, nothing is judged.
+    Nobody else uses the server: where it has finished more requests than were made here, no sum is judged.
 
     Engines
     -------
     vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
-    llama.cpp does not tell how many requests it has finished, so that nothing can be compared.
+    llama.cpp does not tell how many requests it has finished, so that its sums cannot be compared.
     """
     tested = False
     for name, (low, high) in (("prompt_tokens", seen.prompt_tokens), ("generated", seen.generated)):
@@ -318,7 +336,16 @@ def v7(seen: FiguresSeen) -> Found:
     return True if tested else None
 
 
-OF_ANSWERS: dict[str, Check] = {"V3": v3, "V5": v5, "V4": v4}
+def _counts_prompt(seen: AnswerSeen) -> Found:
+    """Ask the part of V7 that one answer can break."""
+    told = seen.answer.prompt_tokens
+    if told is None or seen.lead is None:
+        return None
+    expected = len(seen.answer.prompt) + seen.lead
+    return demand(told == expected, f"prompt tokens in the usage of request {seen.request}", expected, told)
+
+
+OF_ANSWERS: dict[str, Check] = {"V3": v3, "V5": v5, "V4": v4, "V7": _counts_prompt}
 """The laws of what an answer tells of itself, in the order in which they are asked."""
 OF_COMPARED: dict[str, Check] = {"V2": v2, "V1": v1}
 """The laws of an answer beside the same request cold and alone, likewise."""

@@ -14,9 +14,13 @@ _PAGES = (16, 32, 64)
 """Usual sizes of pages, at whose multiples prompts are cut: nobody tells the real one."""
 _CUT_OUT = 8
 """Tokens that are cut out of the middle of a prompt."""
+_CROSSED = 0.2
+"""Share of the prompts that go on as another one of their namespace, from a page's end on."""
 _SALTS = ("", "", "a", "b")
 _ROUND = 15
 """Requests in a row, before they are asked again cold."""
+_RESETS = 0.4
+"""Share of the rounds that begin with a reset; a request of before it is the first one behind it."""
 _MEASURED, _TIMES = 3, 3
 """Prompts whose spread is measured, and how often each is asked alone."""
 _FURTHER = 4
@@ -74,8 +78,12 @@ class Generator:
         """Draw at most so many requests, and ask each of them again cold; those of a burst at once, too."""
         asked, operations = 0, list[Operation]()
         most = min(requests, _ROUND)
-        if self._can_reset and self._random.random() < 0.3:
-            operations.append(Reset())
+        if self._known and self._can_reset and self._random.random() < _RESETS:
+            before = self._random.choice([ask for ask in self._known if ask.after is None])
+            again = Ask(self._name(), before.tokens, self._max_tokens, before.salt)
+            self._known.append(again)
+            operations += Reset(), again
+            asked += 1
         while asked < most:
             operation = self._draw_operation(most - asked)
             operations.append(operation)
@@ -116,7 +124,10 @@ class Generator:
             if self._length(before) + self._max_tokens + 8 <= self._longest:
                 after, salt = before.id, before.salt
                 tokens = self._draw(self._random.randint(1, 8))
-        if after is None:
+        crossed = self._cross([ask for ask in known if ask.salt == salt]) if after is None else ()
+        if crossed:
+            tokens = crossed
+        elif after is None:
             document = self._random.choice(self._pool)
             kept = document[: self._cut()]
             own = self._random.choice((0, 0, 1, 5, 17, 40))
@@ -127,6 +138,28 @@ class Generator:
         ask = Ask(self._name(), tokens, self._max_tokens, salt, after)
         self._known.append(ask)
         return ask
+
+    def _cross(self, known: Sequence[Ask]) -> tuple[int, ...]:
+        """Return, now and then, an earlier prompt behind the beginning of another one; else nothing.
+
+        They meet at the end of a page, and a page of the earlier prompt follows whole. So a server that knows
+        pages by their own tokens, by their place, or by the length and the last tokens of a prompt has both
+        parts, and not the prompt.
+        """
+        if self._random.random() >= _CROSSED:
+            return ()
+        page = self._random.choice(_PAGES)
+        whole = [ask.tokens for ask in known if ask.after is None and len(ask.tokens) >= page]
+        pairs = [
+            (one[:page], other[page:])
+            for one in whole
+            for other in whole
+            if len(other) > 2 * page and one[:page] != other[:page]
+        ]
+        if not pairs:
+            return ()
+        begun, rest = self._random.choice(pairs)
+        return (*begun, *rest)
 
     def _cut(self) -> int:
         """Return a length of a prefix: at a page's end, just before or behind it, or anywhere."""

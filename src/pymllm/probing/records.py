@@ -158,8 +158,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """How a history was played: the server, and what is known of it.
 
     ``is_clean``: before the first step its cache had nothing of these prompts. ``has_salts``: it claims to
-    keep namespaces apart. ``without``: laws and claims that are not its own. ``tolerance`` is that of the
-    search that a smallest program is from.
+    keep namespaces apart; ``no_salts`` says why not. ``has_ids``: prompts were sent as token ids; otherwise
+    as texts, an ASCII character for each token. ``without``: laws and claims that are not its own.
+    ``tolerance`` is that of the search that a smallest program is from.
     """
 
     format: Literal["pymllm-probe"] = FORMAT
@@ -169,6 +170,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     cold: Way
     has_salts: bool
     is_clean: bool
+    has_ids: bool = True
+    no_salts: str = "namespaces were not tried"
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4

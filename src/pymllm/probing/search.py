@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
@@ -12,8 +14,8 @@ from pymllm.probing.judge import Judgement, judge
 from pymllm.probing.player import Player
 from pymllm.probing.probed import Probed
 from pymllm.probing.programs import Generator
-from pymllm.probing.records import Head, History, Operation, Step, Tolerance, Way
-from pymllm.probing.shrinking import Shrinker
+from pymllm.probing.records import Head, History, Step, Tolerance, Way
+from pymllm.probing.shrinking import Program, Shrinker, with_other_tokens
 
 Tell = Callable[[int], None]
 
@@ -124,29 +126,54 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
         probed.unshrunk = "what is held stays held until the server is started again, as --start does"
         return
 
-    def play(program: Sequence[Operation]) -> Sequence[Step]:
-        now = client
-        if servers.renew is not None:
-            now = servers.renew()
-        elif client.reset_path is not None:
-            client.reset()
+    # Where a reset leaves something, the server is as good as new for prompts that nobody has asked.
+    is_left_over = violation.law == "V4" and servers.renew is None and not client.has_salts
+    random = Random()
+
+    def play(program: Program, now: Client = client) -> Sequence[Step]:
         player = Player(now, servers.way, servers.other)
         player.play(program)
         return player.steps
 
+    def play_emptied(program: Program) -> Sequence[Step]:
+        if client.reset_path is not None:
+            client.reset()
+        return play(with_other_tokens(program, random) if is_left_over else program)
+
+    def play_renewed(program: Program) -> Sequence[Step]:
+        assert servers.renew is not None
+        return play(program, servers.renew())
+
     head = probed.history.head
     fixed = History(_with_tolerance(head, probed.judgement.tolerance), probed.history.steps)
-    shrinker = Shrinker(fixed, violation.law, play, seconds, tell)
+    end = time.monotonic() + seconds
+    shrinker = Shrinker(fixed, violation.law, play_emptied, seconds, tell)
+    # A start can take minutes. So what can be emptied is started again for the first and the last try alone.
+    made, is_over = 0, False
+    is_quick = violation.law != "V6" and (client.has_salts or client.reset_path is not None)
     try:
-        probed.smallest = shrinker.shrink(violation.step)
+        if servers.renew is None:
+            shrinker.shrink(violation.step)
+            is_over = shrinker.is_over
+        else:
+            if is_quick:
+                servers.renew()
+                with suppress(ServerFailed):
+                    shrinker.shrink(violation.step)
+                is_over = shrinker.is_over
+            if not (is_quick and shrinker.confirm(play_renewed)):
+                made, left = shrinker.tries, max(0.0, end - time.monotonic())
+                shrinker = Shrinker(fixed, violation.law, play_renewed, left, tell)
+                shrinker.shrink(violation.step)
+                is_over = shrinker.is_over
     except (ServerFailed, NotServed) as error:
-        probed.smallest = shrinker.smallest
         probed.unshrunk = f"shrinking ended early: {error}"
+    probed.smallest = shrinker.smallest
     if probed.smallest is None and probed.unshrunk is None:
         probed.unshrunk = "it did not show again when the same requests were made once more"
-    probed.tries = shrinker.tries
-    if probed.smallest is not None and shrinker.is_over:
-        why = f"{shrinker.tries} tries in {seconds:g} s"
+    probed.tries = made + shrinker.tries
+    if probed.smallest is not None and is_over:
+        why = f"{probed.tries} tries in {seconds:g} s"
         probed.notes.append(f"perhaps not the smallest program: shrinking ended after {why}")
 
 
@@ -160,6 +187,8 @@ def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head
         api=client.api,
         cold=servers.way,
         has_salts=client.has_salts,
+        has_ids=client.has_ids,
+        no_salts="" if client.has_salts else client.no_salts,
         is_clean=servers.is_fresh or client.has_salts or client.reset_path is not None,
         seed=plan.seed if before is None else before.seed,
         model=client.model,

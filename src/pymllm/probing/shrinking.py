@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TypeAlias
 
 import msgspec
 
 from pymllm.probing.judge import judge
-from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Operation, Step, asks_of
+from pymllm.probing.programs import TOKENS
+from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Operation, Reset, Step, asks_of
 
 Program: TypeAlias = tuple[Operation, ...]
 Play: TypeAlias = Callable[[Program], Sequence[Step]]
@@ -18,6 +20,8 @@ Play: TypeAlias = Callable[[Program], Sequence[Step]]
 
 _TRIES = 250
 _PLAYS = 3
+_RELATED = 8
+"""Tokens with which two prompts begin alike, where that is no chance."""
 _BETWEEN = 8
 """Latest requests that are tried, each alone, between the two that have most in common."""
 
@@ -59,6 +63,11 @@ class Shrinker:
             for candidates in (_with_fewer_steps, _with_simpler_steps, _with_shorter_prompts):
                 self._pass(candidates)
         return self.smallest
+
+    def confirm(self, play: Play) -> bool:
+        """Return whether the smallest program shows the law when it is played so, in a few plays; keep it."""
+        self.play = play
+        return self.smallest is not None and any(self._shows(self._program()) for _ in range(_PLAYS))
 
     def _pass(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
         """Try candidates until none shows the law; after one that does, go on where it left off."""
@@ -142,8 +151,8 @@ def _tidied(program: Program) -> Program:
 def _few(program: Program) -> Iterator[Program]:
     """Yield the request that is asked cold last, behind the one that it has most in common with.
 
-    Then with one more between them, the latest first, which may take the memory of the other: one of the same
-    burst, too.
+    Then behind all that it has a beginning in common with. Then with one more between the two, the latest
+    first, which may take the memory of the other: one of the same burst, too.
     """
     last = program[-1]
     asks = {ask.id: ask for it in program for ask in asks_of(it)}
@@ -154,6 +163,11 @@ def _few(program: Program) -> Iterator[Program]:
             other = max(before, key=lambda it: common_length(it.tokens, one.tokens))
             behind = (one, last) if isinstance(last, Cold) else (one,)
             yield (other, *behind)
+            if any(isinstance(it, Reset) for it in program):
+                yield (other, Reset(), *behind)
+            related = [ask for ask in before if common_length(ask.tokens, one.tokens) >= _RELATED]
+            if len(related) > 1:
+                yield (*related, *behind)
             between = [ask for ask in before if ask is not other][-_BETWEEN:]
             yield from ((other, ask, *behind) for ask in reversed(between))
 
@@ -212,6 +226,17 @@ def _with_shorter_prompts(program: Program) -> Iterator[Program]:
                     program,
                     lambda it, id=ask.id, n=kept: _without(it, slice(n, None)) if it.id == id else it,  # type: ignore[misc]
                 )
+
+
+def with_other_tokens(program: Program, random: Random) -> Program:
+    """Exchange the tokens of all prompts for each other, so that no cache has them yet."""
+    ids = [*TOKENS]
+    others = dict(zip(ids, random.sample(ids, len(ids)), strict=True))
+
+    def change(ask: Ask) -> Ask:
+        return msgspec.structs.replace(ask, tokens=tuple(others.get(token, token) for token in ask.tokens))
+
+    return _changed(program, change)
 
 
 def _without(ask: Ask, places: slice) -> Ask:

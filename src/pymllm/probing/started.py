@@ -55,7 +55,10 @@ class StartedServer:
                     raise NotServed(f"--start: the command ended with status {status}, unanswered") from error
                 if time.monotonic() > until:
                     self.end()
-                    raise NotServed(f"--start: no answer after {self._seconds:g} s: {error}") from error
+                    raise NotServed(
+                        f"--start: no answer within {self._seconds:g} s, the longest that it waits; start "
+                        f"the server before, and leave --start out: {error}"
+                    ) from error
             if waiting is not None:
                 waiting(0)
             time.sleep(_BETWEEN_LOOKS)

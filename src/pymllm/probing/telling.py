@@ -23,8 +23,9 @@ def lines_of(history: History) -> list[str]:
     for number, (operation, step) in enumerate(zip(program, history.steps, strict=True), 1):
         if isinstance(operation, Cold):
             again = ", ".join(map(str, operation.of))
+            how = "behind an emptied cache" if history.head.cold == "reset" else "cold"
             lines.append(
-                f"{number}  {'requests' if len(operation.of) > 1 else 'request'} {again} again, cold"
+                f"{number}  {'requests' if len(operation.of) > 1 else 'request'} {again} again, {how}"
             )
         elif isinstance(operation, Reset):
             lines.append(f"{number}  the cache is emptied")

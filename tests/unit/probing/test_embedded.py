@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from pymllm.faults.plant import Edit, planted
 from pymllm.faults.table import SERVERS, find_faults
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing import player
-from pymllm.probing.clients import connect, make_http
+from pymllm.probing.clients import Client, connect, make_http
 from pymllm.probing.judge import judge
 from pymllm.probing.laws import LAWS
 from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step, write_history
 from pymllm.probing.search import ProbePlan, Servers, play_again, probe, shrink
+from pymllm.probing.telling import lines_of
 from pymllm.serving.background import serving
 from pymllm.serving.service import ServerConfig, Service
 from tests.unit.cli.typed import typed
 
+EMPTIES_NOTHING = Edit("pymllm.serving.service:Service._reset", "engine.evict_everything()", "pass")
+LEFT = "a reset of the cache succeeded, and left cached tokens of an earlier request"
 PLAN = ProbePlan(requests=20, longest=96, max_tokens=2)
 
 
@@ -62,6 +65,43 @@ def test_a_planted_fault_is_found_and_shrunk(law: str, id: str) -> None:
     assert again.law == law
 
 
+def test_a_server_is_started_again_for_the_first_and_the_last_try() -> None:
+    """Between them its namespaces are fresh."""
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    starts = list[int]()
+    with planted(fault.edits), embedded() as servers:
+
+        def renew() -> Client:
+            starts.append(len(starts))
+            servers.client.reset()  # as a new process
+            return servers.client
+
+        done = probe(servers, PLAN)
+        shrink(replace(servers, renew=renew), done, 20)
+    assert done.smallest is not None
+    assert len(done.smallest.steps) == 2
+    assert len(starts) == 2 < done.tries
+
+
+def test_what_a_new_server_does_not_show_is_not_shrunk() -> None:
+    """A program that shows only on the server that was probed is not kept, and said not to show again."""
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    with ExitStack() as plants, embedded() as servers:
+        plants.enter_context(planted(fault.edits))
+        done = probe(servers, PLAN)
+        renewed = list[int]()
+
+        def renew() -> Client:
+            renewed.append(1)
+            if len(renewed) > 1:
+                plants.close()  # the fault is gone
+            return servers.client
+
+        shrink(replace(servers, renew=renew), done, 3)
+    assert (done.smallest, len(renewed) > 3) == (None, True)
+    assert "did not show again" in str(done.unshrunk)
+
+
 def test_what_is_held_for_ever_is_found_and_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """V6 would show in every later try, too, whatever that asks."""
     monkeypatch.setattr(player, "REST_SECONDS", 0.3)  # what it waits for never comes
@@ -75,18 +115,41 @@ def test_what_is_held_for_ever_is_found_and_not_shrunk(monkeypatch: pytest.Monke
 
 
 def test_what_a_reset_leaves_behind_is_found() -> None:
-    """Cached tokens behind a reset that no prompt since explains; without the fault nothing is found."""
+    """Cached tokens behind a reset that no prompt since explains: V4; without the fault nothing is found."""
     prompt = tuple(range(32, 96))
     steps = tuple(Step(operation=it) for it in (Ask(1, prompt, 1), Reset(), Ask(2, prompt, 1), Cold((2,))))
     head = Head(server="pymllm", api="openai", cold="salt", has_salts=True, is_clean=True)
     with embedded() as servers:
         right = play_again(servers, History(head, steps), PLAN).judgement
-        with planted([Edit("pymllm.serving.service:Service._reset", "engine.evict_everything()", "pass")]):
+        with planted([EMPTIES_NOTHING]):
             wrong = play_again(servers, History(head, steps), PLAN).judgement
     assert right.violation is None
     assert wrong.violation is not None
     found = wrong.violation
-    assert (found.law, found.expected, found.observed) == ("V3", "at most 0", "48")
+    assert (found.law, found.expected, found.observed) == ("V4", "at most 0", "48")
+    assert found.message == LEFT
+
+
+@pytest.mark.parametrize("has_salts", [True, False])
+def test_a_reset_that_empties_nothing_is_shrunk(has_salts: bool) -> None:
+    """To a request, the reset and a request; also where the cache could not be emptied between two tries."""
+    with planted([EMPTIES_NOTHING]), embedded() as servers:
+        servers.client.has_salts = has_salts
+        done = probe(servers, replace(PLAN, requests=60, seed=2))
+        shrink(servers, done, 20)
+    assert (done.judgement.violation is not None, done.unshrunk) == (True, None)
+    assert done.smallest is not None
+    first, *rest = done.smallest.program
+    assert isinstance(first, Ask)
+    if has_salts:
+        assert [type(it) for it in rest] == [Reset, Ask]
+        assert lines_of(done.smallest)[1] == "2  the cache is emptied"
+    else:  # there each cold request is behind a reset
+        assert rest == [Cold((first.id,))]
+        assert lines_of(done.smallest)[1] == f"2  request {first.id} again, behind an emptied cache"
+    again = judge(done.smallest).violation
+    assert again is not None
+    assert (again.law, again.message) == ("V4", LEFT)
 
 
 def test_the_requests_of_a_file_are_made_again(tmp_path: Path) -> None:

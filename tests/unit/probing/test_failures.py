@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from pymllm.probing.clients import NotServed, make_http
+from pymllm.probing.started import StartedServer
 from tests.unit.cli.typed import refused, typed
 
 ROOT = Path(__file__).parents[3]
@@ -176,7 +178,7 @@ def test_a_list_of_models_without_an_owner_is_of_openai() -> None:
     listed = 200, json.dumps({"data": [{"id": "m"}]})
     with stub(good, listed) as url, stub(good, listed) as other:
         result = typed("probe", url, "--against", other, "--requests", 1, "--max-tokens", 2)
-    assert result.stdout.startswith(f"openai at {url}: ")
+    assert result.stdout.startswith(f"openai m at {url}: ")
 
 
 def test_the_server_that_is_probed_is_no_other_one() -> None:
@@ -201,7 +203,7 @@ def test_a_failure_is_told_in_a_line_of_the_text() -> None:
     with stub(after_the_measurement(FAILING["fails"][0])) as url:
         result = typed("probe", url)
     assert result.exit_code == 3
-    assert "ended     POST /v1/completions answered 500: 'out of memory'" in result.stdout
+    assert ": ended early: POST /v1/completions answered 500: 'out of memory'" in result.stdout
 
 
 KILLED = """\
@@ -247,6 +249,18 @@ def test_a_started_server_that_is_killed_ends_the_probe(tmp_path: Path) -> None:
     assert {law["id"]: law["tests"] for law in document["laws"]}["V4"] >= 9
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_a_started_server_that_never_answers_ends_the_wait() -> None:
+    """The line names the bound and the way out."""
+    start = StartedServer("sleep 30", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with (
+        make_http(f"http://127.0.0.1:{port}", 1) as http,
+        pytest.raises(NotServed, match=r"within 0\.3 s, .* start the server before, and leave --start out"),
+    ):
+        start.start(http, "auto")
 
 
 def test_what_was_judged_before_an_interrupt_is_told() -> None:

@@ -29,6 +29,7 @@ from pymllm.probing.records import (
     Look,
     Operation,
     Place,
+    Reset,
     Step,
     asks_of,
     dump_history,
@@ -137,6 +138,40 @@ def test_metrics_come_to_rest_and_have_the_sums() -> None:
     assert after(generated=7, finished=3) == ""
 
 
+def test_usage_counts_the_prompt_that_was_sent() -> None:
+    """V7: as many as the token ids, and as stand before the first prompt; of texts nobody knows how many."""
+
+    def asked(*told: int, **changes: object) -> tuple[str, str, str]:
+        steps = (
+            Step(
+                operation=Ask(id, PROMPT, 1),
+                answers=(msgspec.structs.replace(answer(-1.0), prompt_tokens=count),),
+            )
+            for id, count in enumerate(told, 1)
+        )
+        return judged(*steps, head=msgspec.structs.replace(HEAD, **changes))
+
+    assert asked(4, 4) == asked(5, 5) == ("", "", "")
+    assert asked(4, 1) == ("V7", "4", "1")
+    assert asked(5, 4) == ("V7", "5", "4")
+    assert asked(3) == ("V7", "4", "3")
+    assert asked(4, 1, has_ids=False) == ("", "", "")
+    judgement = judge(History(HEAD, warm_and_cold(answer(-1.0), answer(-1.0))))
+    assert judgement.verdict_of("V7") is Verdict.NOT_CLAIMED
+
+
+def test_what_a_reset_leaves_is_not_beyond_every_prompt() -> None:
+    """V4 while an earlier prompt explains it, and V3 where none does."""
+    first = Step(operation=Ask(1, PROMPT, 1), answers=(answer(-1.0),))
+    steps = (first, Step(operation=Reset()))
+    for prompt, law in (((1, 2, 3, 9), "V4"), ((1, 2, 9, 9), "V3")):
+        left = Step(operation=Ask(2, prompt, 1), answers=(answer(cached=3, prompt=prompt),))
+        assert judged(*steps, left)[:2] == (law, "at most 0")
+    again = Step(operation=Ask(2, PROMPT, 1), answers=(answer(),))
+    warm = Step(operation=Ask(3, PROMPT, 1), answers=(answer(cached=3),))
+    assert judged(*steps, again, warm) == ("", "", "")
+
+
 def test_only_a_clear_lead_makes_another_token_count() -> None:
     """Near ties may fall either way; places without log-probabilities are left out, as is what follows."""
     tie, clear = Place(7, ((7, -1.0), (8, -1.00001))), Place(7, ((7, -1.0), (8, -3.0)))
@@ -227,6 +262,25 @@ def test_some_prompts_lack_a_piece_of_their_document() -> None:
     assert len(shifted) > 1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_some_prompts_have_a_page_behind_another_beginning(seed: int) -> None:
+    """Both were asked of their namespace before, at the same places, and the length and the end are kept."""
+    made = Generator(seed, longest=160, max_tokens=4, has_salts=True, can_reset=False)
+    asks = [ask for operations in made.rounds(60) for it in operations for ask in asks_of(it)]
+    crossed = [
+        (ask.id, other.id)
+        for at, ask in enumerate(asks)
+        for other in asks[:at]
+        for one in asks[:at]
+        for page in (16, 32, 64)
+        if {ask.salt} == {one.salt, other.salt}
+        and len(ask.tokens) == len(other.tokens) > 2 * page
+        and ask.tokens[page:] == other.tokens[page:]
+        and ask.tokens[:page] == one.tokens[:page] != other.tokens[:page]
+    ]
+    assert len(crossed) > 1
+
+
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Judged by the command, told as a script of a shell; what is none is refused with its line."""
     path = tmp_path / "it.jsonl"
@@ -235,7 +289,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_history(path) == history
     result = typed("probe", "--judge", path)
     assert result.exit_code == 1
-    assert "V1  an answer does not depend on what the cache holds" in result.stdout
+    assert "V1  VIOLATED by vllm: an answer does not depend on what the cache holds" in result.stdout
     script = typed("probe", "--judge", path, "--as", "curl").stdout
     assert script.count("curl -sS") == 3
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0

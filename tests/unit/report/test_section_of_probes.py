@@ -27,7 +27,7 @@ def test_the_newest_probe_of_each_server_is_shown() -> None:
     other = samples.probe(url=None, server="pymllm", model=None, **GOOD)
     found = look(make_probes_section, older, samples.run(samples.probe(), other))
     (card,) = found.cards
-    assert card.title == f"V1 violated by {NAME}: an answer does not depend on what the cache holds"
+    assert card.title == f"V1  VIOLATED by {NAME}: an answer does not depend on what the cache holds"
     facts = {fact.name: fact.value for fact in card.facts}
     assert facts["looked at"] == "request 2 served from the cache, token 1 of the answer, off by 0.5"
     assert (facts["request"], facts["expected"]) == ("2, at step 3", "-1.000000 for token 7")

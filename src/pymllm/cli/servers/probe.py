@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pymllm.cli import options
-from pymllm.cli.output import complain, escaped, say
+from pymllm.cli.output import complain, say
 from pymllm.cli.servers.serve import why_no_servers
 from pymllm.cli.store import keep_run, save_text
-from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.probes import (
     ProbeDifference,
     ProbedLaw,
@@ -26,7 +25,6 @@ from pymllm.documents.probes import (
     ProbeViolation,
 )
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
-from pymllm.report.quantities import count_of
 
 if TYPE_CHECKING:
     from pymllm.probing.judge import Judgement
@@ -67,15 +65,15 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 )
 @click.option(
     "--api",
-    type=click.Choice(["auto", "openai", "llama.cpp", "sglang"]),
+    type=click.Choice(["auto", "openai", "openai,namespaces", "llama.cpp", "sglang", "sglang,namespaces"]),
     default="auto",
-    help="What the server speaks; auto: ask it.",
+    help="What the server speaks; auto: ask it. namespaces: it claims to keep them apart.",
 )
 @click.option("--against", metavar="URL", help="Ask cold requests of this server, which caches nothing.")
 @click.option(
     "--start",
     metavar="'COMMAND'",
-    help="Start the server by this command, anew for each try of a smaller program; it must answer in 600 s.",
+    help="Start the server by this command, and anew for a smaller program; it must answer in 600 s.",
 )
 @click.option(
     "--requests",
@@ -185,7 +183,9 @@ def probe_command(
     begun = time.monotonic()
     plan = _plan(asked, demo)
     with ExitStack() as stack, options.refusing():
-        servers, address = stack.enter_context(_servers(url, demo, api, against, start, timeout, progress))
+        servers, address = stack.enter_context(
+            _servers(url, demo, api, against, start, timeout, progress, plan)
+        )
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
         if done.judgement.violation is not None and shrink_seconds and done.interruption is None:
@@ -200,9 +200,11 @@ def probe_command(
     keep_run(store, document)
     if form == "curl" and done.interruption is None:
         say(script)
-        complain(_verdict_line(document))
+        from pymllm.report.sections.probes import verdict_line
+
+        complain(verdict_line(document))
         return document.exit_status
-    return tell(document, make_text, form == "json", done.interruption)
+    return tell(document, draw_document, form == "json", done.interruption)
 
 
 def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
@@ -220,7 +222,7 @@ def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
         say(_script(history, "http://127.0.0.1:8000"))
         return 0
     document = _document(done, None, time.monotonic() - begun, str(file), None)
-    return tell(document, make_text, form == "json")
+    return tell(document, draw_document, form == "json")
 
 
 def _refuse_without_packages(demo: str | None) -> None:
@@ -251,26 +253,39 @@ def _servers(
     start: str | None,
     timeout: float,
     progress: str,
+    plan: ProbePlan,
 ) -> Iterator[tuple[Servers, str]]:
     """Connect with the servers; start the first one where that is asked for, and end it."""
-    from pymllm.probing.clients import connect, make_http
+    from pymllm.probing.abilities import find_abilities, speak_alike
+    from pymllm.probing.clients import Client, connect, make_http
     from pymllm.probing.search import Servers
     from pymllm.probing.started import StartedServer
 
+    api, _, claim = api.partition(",")
     with ExitStack() as stack:
         address = url or stack.enter_context(_demo(demo or "dense"))
         http = stack.enter_context(make_http(address, timeout))
         other = None
         if against is not None:
             other = connect(stack.enter_context(make_http(against, timeout)), api)
+            find_abilities(other, plan.longest)
+            client = connect(http, api)
         if start is None:
-            yield Servers(connect(http, api), other), address
-            return
-        started = StartedServer(start)
-        stack.callback(started.end)
-        with progress_bar(progress, "start", None, "answers") as bar:
-            client = started.start(http, api, bar)
-        yield Servers(client, other, lambda: started.start(http, api), is_fresh=True), address
+            client, renew = connect(http, api), None
+        else:
+            started = StartedServer(start)
+            stack.callback(started.end)
+            with progress_bar(progress, "start", None, "answers") as bar:
+                client = started.start(http, api, bar)
+
+            def renew() -> Client:
+                started.start(http, api)
+                return client  # which knows what was found out
+
+        find_abilities(client, plan.longest, claims_namespaces=bool(claim))
+        if other is not None:
+            speak_alike(client, other)
+        yield Servers(client, other, renew, is_fresh=start is not None), address
 
 
 @contextmanager
@@ -311,13 +326,13 @@ def _script(history: History, url: str) -> str:
     head = history.head
     with httpx.Client() as nowhere:
         client = CLIENTS[head.api](nowhere, head.server, head.model)
-        client.has_salts = head.has_salts
+        client.has_salts, client.has_ids = head.has_salts, head.has_ids
         if head.api == "openai":
             client.reset_path = "/reset_prefix_cache"
         return curl_script(history, client, url)
 
 
-# -- the document and its text -----------------------------------------------------------------------------
+# -- the document ------------------------------------------------------------------------------------------
 
 
 def _document(
@@ -405,6 +420,8 @@ def _notes(done: Probed) -> Iterator[str]:
     """Yield what a reader of the verdict has to know."""
     yield from done.notes
     answers = [answer for step in done.history.steps for answer in step.answers]
+    if not done.history.head.has_ids:
+        yield "prompts were sent as texts: the server refuses token ids, or counts other ones"
     tells_cached = any(answer.cached is not None for answer in answers)
     if done.history.head.cold == "salt" and answers and not tells_cached:
         yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
@@ -412,88 +429,3 @@ def _notes(done: Probed) -> Iterator[str]:
         yield "the server tells no log-probabilities, so that only other tokens would show"
     if any(isinstance(place.token, str) for answer in answers for place in answer.places):
         yield "the server tells no token ids, so that no prompt went on with an answer"
-
-
-_WORDS = {
-    Verdict.VIOLATED: "VIOLATED",
-    Verdict.UNKNOWN: "UNKNOWN",
-    Verdict.HOLDS: "holds",
-    Verdict.NOT_CLAIMED: "not claimed",
-}
-_STYLES = {Verdict.VIOLATED: "bold red", Verdict.UNKNOWN: "bold yellow"}
-
-
-def make_text(it: ProbeDocument) -> str:
-    """Lay a probe out as text: the verdict, the violation with its program, and the table of laws."""
-    where = f" at {it.url}" if it.url else f" --demo {it.demo}" if it.demo else ""
-    lines: list[Any] = [
-        escaped(
-            f"{it.server}{where}: {count_of(it.requests, 'request')}, {it.seconds:.1f} s, cold by {it.cold}"
-        ),
-        "",
-        (_verdict_line(it), _STYLES.get(it.verdict, "")),
-    ]
-    if it.failure is not None:
-        lines.append(escaped(f"ended     {it.failure}"))
-    lines += [f"note      {note}" for note in it.notes]
-    if it.violation is not None:
-        lines += ["", *_violation_lines(it, it.violation)]
-    rows = [
-        (law.id, _WORDS[law.verdict], f"{law.tests:,}", law.sentence if law.reason is None else law.reason)
-        for law in it.laws
-    ]
-    lines += [
-        "",
-        make_table("law", "verdict", "tests", "", right=("tests",), rows=rows),
-        "",
-        *_tolerance_lines(it),
-    ]
-    return draw(*lines, fits_terminal=True)
-
-
-def _verdict_line(it: ProbeDocument) -> str:
-    claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
-    found = [law.id for law in claimed if law.verdict is it.verdict]
-    if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
-        return f"{_WORDS[it.verdict]:8}  {len(found)} of {len(claimed)} laws that apply: {', '.join(found)}"
-    if it.verdict is Verdict.UNKNOWN:
-        return "UNKNOWN   the probe did not get to its end"
-    return f"holds     all {count_of(len(claimed), 'law')} that apply"
-
-
-def _violation_lines(it: ProbeDocument, found: ProbeViolation) -> Iterator[str]:
-    (sentence,) = (law.sentence for law in it.laws if law.id == found.law)
-    yield f"{found.law}  {sentence}"
-    yield f"    {escaped(found.message)}"
-    yield f"    expected  {escaped(found.expected)}"
-    yield f"    observed  {escaped(found.observed)}"
-    if it.program:
-        yield f"    smallest program, found in {count_of(it.tries, 'try', 'tries')}"
-        yield from (f"        {escaped(line)}" for line in it.program)
-    if it.unshrunk is not None:
-        yield f"    unshrunk  {escaped(it.unshrunk)}"
-    if it.output is not None:
-        yield f"    program   {it.output}"
-    if it.again is not None:
-        yield f"    again     {it.again}"
-        yield f"    as curl   {it.again} --as curl"
-
-
-def _tolerance_lines(it: ProbeDocument) -> Iterator[str]:
-    """Yield the tolerances, the measured spreads, and the number of compared tokens."""
-    told = it.tolerance
-    yield (
-        f"differences of log-probabilities count from {_number(told.judged)} alone, "
-        f"{_number(told.judged_company)} in company, {_number(told.judged_warm)} out of the cache"
-    )
-    if told.alone is not None:
-        yield (
-            f"measured: the same request cold again {_number(told.alone)}, at once with others "
-            f"{_number(told.company)}, just cached {_number(told.warm)}"
-        )
-    left_out = f", {it.left_out:,} could not be" if it.left_out else ""
-    yield f"{it.places:,} tokens were compared{left_out}; the largest difference is {_number(it.largest)}"
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None or math.isnan(value) else f"{value:.2g}"

@@ -10,6 +10,7 @@ from typing import Any
 from pymllm.documents.campaigns import SoakDocument
 from pymllm.documents.curves import CurveDocument
 from pymllm.documents.faults import FaultsDocument, VectorsDocument
+from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import DiffDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
@@ -64,6 +65,7 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
     CurveDocument: ("capacity", make_capacity_section),
     DiffDocument: ("changes", make_changes_section),
     FaultsDocument: ("faults", make_faults_section),
+    ProbeDocument: ("servers", make_probes_section),
     ReplayDocument: ("hit-rate", make_hit_rate_section),
     SoakDocument: ("soak", make_campaign_section),
     VectorsDocument: ("vectors", make_vectors_section),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,8 +11,11 @@ from pymllm.instrument.openmetrics import Family, Sample
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
+    ENDING,
     GOOD,
+    PAGE,
     PALETTE,
+    TERMINAL,
     UNKNOWN,
     Card,
     Choice,
@@ -21,6 +25,7 @@ from pymllm.report.blocks import (
     Part,
     Plot,
     Table,
+    Text,
     Tile,
     anchor_of,
     legend,
@@ -30,10 +35,10 @@ from pymllm.report.blocks import (
     or_quiet,
     scatter,
 )
-from pymllm.report.findings import seen_facts, verdict_cell
+from pymllm.report.findings import TONES, seen_facts, verdict_cell
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.outcomes import Case, Outcome, Suite, counted
-from pymllm.report.quantities import show_count
+from pymllm.report.quantities import count_of, show_count, show_duration
 
 _LEAST = 1e-17
 """Stands for no difference at all, where the axis is logarithmic."""
@@ -66,9 +71,19 @@ def make_probes_section(runs: Sequence[Run]) -> Iterator[Part]:
     probes = newest_probes(runs)
     if not probes:
         return
+    for it in probes:
+        yield Text(_asked(it), only=TERMINAL)
+        yield Text("", only=TERMINAL)
+        yield Text(verdict_line(it), TONES[it.verdict], only=TERMINAL)
+        if it.failure is not None:
+            yield Text(f"{name_of(it)}: ended early: {it.failure}", UNKNOWN)
+        yield from (Text(f"{name_of(it)}: {note}") for note in it.notes)
     yield from (_card(it) for it in probes if it.violation is not None)
     yield _servers(probes)
     yield from (_laws(it) for it in probes)
+    for it in probes:
+        yield from (Text(line, only=TERMINAL) for line in _tolerances(it))
+        yield Text(_compared(it), ENDING, only=TERMINAL)
     if drawn := [it for it in probes if it.differences]:
         yield _plot(drawn)
     counts = [it.verdict for it in probes]
@@ -84,9 +99,55 @@ def _card(it: ProbeDocument) -> Card:
     if found.request:
         facts.append(Fact("request", f"{found.request}, at step {found.step}"))
     facts += [Fact("unshrunk", it.unshrunk)] if it.unshrunk is not None else []
-    facts += [Fact("again", it.again, is_code=True)] if it.again is not None else []
-    title = f"{found.law} violated by {name_of(it)}: {sentence_of(it, found.law)}"
-    return Card(_anchor(it), title, BAD, facts, "\n".join(it.program))
+    facts += [Fact("file", it.output)] if it.output is not None else []
+    if it.again is not None:
+        facts += [
+            Fact("again", it.again, is_code=True),
+            Fact("as curl", f"{it.again} --as curl", is_code=True),
+        ]
+    title = f"{found.law}  VIOLATED by {name_of(it)}: {sentence_of(it, found.law)}"
+    note = f"the smallest found in {count_of(it.tries, 'try', 'tries')}" if it.program else ""
+    return Card(_anchor(it), title, BAD, facts, "\n".join(it.program), note=note)
+
+
+def _asked(it: ProbeDocument) -> str:
+    return (
+        f"{name_of(it)}: {count_of(it.requests, 'request')}, {show_duration(it.seconds)}, cold by {it.cold}"
+    )
+
+
+def verdict_line(it: ProbeDocument) -> str:
+    """Say which laws are broken or unknown, or that all hold, in a line."""
+    claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
+    found = [law.id for law in claimed if law.verdict is it.verdict]
+    if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
+        of = f"{len(found)} of {len(claimed)} laws that apply: {', '.join(found)}"
+        return f"{it.verdict.value.upper():8}  {of}"
+    if it.verdict is Verdict.UNKNOWN:
+        return "UNKNOWN   the probe did not get to its end"
+    return f"holds     all {count_of(len(claimed), 'law')} that apply"
+
+
+def _tolerances(it: ProbeDocument) -> Iterator[str]:
+    told = it.tolerance
+    yield (
+        f"differences of log-probabilities count from {_size(told.judged)} alone, "
+        f"{_size(told.judged_company)} in company, {_size(told.judged_warm)} out of the cache"
+    )
+    if told.alone is not None:
+        yield (
+            f"measured: the same request cold again {_size(told.alone)}, at once with others "
+            f"{_size(told.company)}, just cached {_size(told.warm)}"
+        )
+
+
+def _compared(it: ProbeDocument) -> str:
+    left_out = f", {it.left_out:,} could not be" if it.left_out else ""
+    return f"{it.places:,} tokens were compared{left_out}; the largest difference is {_size(it.largest)}"
+
+
+def _size(value: float | None) -> str:
+    return "unknown" if value is None or math.isnan(value) else f"{value:.2g}"
 
 
 def _anchor(it: ProbeDocument) -> str:
@@ -105,7 +166,7 @@ def _servers(probes: Sequence[ProbeDocument]) -> Table:
         number("in company from", lambda it: f"{it.tolerance.judged_company:.2g}"),
         Column("ended early", lambda it: or_quiet(it.failure, missing="no")),
     ]
-    return make_table("Servers", probes, columns)
+    return make_table("Servers", probes, columns, only=PAGE)
 
 
 def _laws(it: ProbeDocument) -> Table:
