@@ -1,8 +1,7 @@
 """Events of what a cache has: blocks that came, blocks that went, and the end of all.
 
-A cache keeps them only where somebody has asked (``keep_events``), and then until they are taken. What a call
-notes is built of what it has at hand, so that noting takes no memory that could fail (X2); an event is made of
-it when it is taken.
+A cache keeps them only where somebody has asked (``keep_events``), and then until they are taken. A call
+notes what it has at hand, so that noting takes no memory that could fail (X2); events are made when taken.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ class BlockHashes:
     """Keep the hash of each registered block, and the block of each hash.
 
     ``pool_size``: blocks. ``forest``: takes up what is registered; who is registered is asked there.
-    ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. ``log``: notes
-    what is registered and forgotten, or ``None``. Laws: C3, X10.
+    ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. ``log``:
+    notes what is registered and forgotten, or ``None``. Laws: C3, X10.
     """
 
     log: EventLog | None = None
