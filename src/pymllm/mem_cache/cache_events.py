@@ -76,7 +76,7 @@ CacheEvent: TypeAlias = BlocksStored | BlocksRemoved | AllCleared
 
 
 class EventLog:
-    """What a cache has noted since it was asked last, in order.
+    """What a cache has noted since it was asked last, in order; first of all that nothing is cached.
 
     ``block_size``: tokens of a block. Its user takes the events from time to time: all that were noted since
     are kept until then. Noting is O(1), whatever a node has.
@@ -88,7 +88,7 @@ class EventLog:
         self.block_size = block_size
         self.pages: dict[int, bytes] = {}
         """The tokens of allocator's blocks, by block, where somebody knows them."""
-        self._noted: list[tuple[Any, ...]] = []
+        self._noted: list[tuple[Any, ...]] = [()]
 
     def store(
         self,
@@ -109,7 +109,8 @@ class EventLog:
         self._noted.append((part, hashes))
 
     def clear(self) -> None:
-        """Note that nothing is cached."""
+        """Note that nothing is cached, as at the beginning; what was noted before is of no use any more."""
+        self._noted.clear()
         self._noted.append(())
 
     def take(self) -> list[CacheEvent]:
