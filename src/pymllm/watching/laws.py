@@ -55,6 +55,21 @@ class RoomSeen:
     capacity: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class HitSeen:
+    """The tokens that a request found in the cache, beside the chains that were told.
+
+    ``chains``: the longest cached beginning of its prompt, in tokens, at each moment between its sending and
+    its answer: one where nothing else ran. ``is_exact``: whether blocks of all layers are in one group, so
+    that nothing else has a say.
+    """
+
+    request: int
+    hit: int
+    chains: tuple[int, ...]
+    is_exact: bool
+
+
 LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
@@ -272,3 +287,40 @@ def w7(seen: RoomSeen) -> Found:
     return demand(
         seen.copies <= seen.capacity, "blocks that are there", f"at most {seen.capacity}", seen.copies
     )
+
+
+@_law
+def w8(seen: HitSeen) -> Found:
+    """What a request hits is the longest chain that was told.
+
+    The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
+    and in its namespace, that were told and not removed when it was sent. The last token of a prompt is
+    always computed, so that a block which ends with it is not counted. Of a server with several groups, such
+    as one of window layers, the chain of the layers that see all tokens is an upper bound.
+
+    Why
+    ---
+    It is what the stream is for. A router sends a request to the server that is told to have most of its
+    prompt; if that finds less, the rest is computed anew, and if it would have found more elsewhere, nobody
+    knows.
+
+    Choices
+    -------
+    A request that runs beside others may hit what was told at any moment between its sending and its answer.
+
+    Caller
+    ------
+    The log of the requests, in order, with the events between them; `pymllm probe --events` has it. Streams
+    whose beginning was not heard, of several producers, or without tokens are no test.
+
+    Engines
+    -------
+    vLLM 0.32 tells a block removed when one of its two copies goes, and then hits it: 96 tokens, where 64 are
+    told (vllm#55092).
+    """
+    what = f"tokens that request {seen.request} hit"
+    if not seen.is_exact:
+        most = max(seen.chains)
+        return demand(seen.hit <= most, what, f"at most {most}", seen.hit)
+    expected = " or ".join(map(str, sorted({*seen.chains})))
+    return demand(seen.hit in seen.chains, what, expected, seen.hit)
