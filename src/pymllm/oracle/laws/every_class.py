@@ -721,6 +721,72 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     return same("effects of a look", (), tuple(seen.effects))
 
 
+ANSWERED = "X9"
+"""The law that any answer is a test of; of a program that tests no other nothing is known."""
+
+
+@law(ANSWERED, page="every-class", ways="op", kinds="all")
+def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
+    """What is claimed is done.
+
+    `unsupported` is an answer of who does not claim what an operation needs. Who claims it has to carry the
+    operation out whenever it comes, in every state: `unsupported` in its place breaks this law. The
+    operations that each claim brings stand with the kinds; those without a claim come to everybody.
+
+    `unsupported` is right, and nothing is held against it, where
+
+    - a claim that the operation needs in this form is missing: an `insert` with a namespace needs
+      `extra_key`, one without a state, of who claims `mamba`, `bare_inserts`;
+    - the call is malformed, or misuse, and cannot be made there (X1); or a token does not fit its
+      container (K1);
+    - the specification leaves the operation to each implementation, which never has it: `clear`, of `slots`
+      `move_swa`, of `buffers` `move_kv`, of `prefix` `free_swa`, `move_swa`, `read_halves`, `write_state`
+      and `read_states`. Who has done it once in a program has it;
+    - the operation names a step that was not done, or a node that an `insert` did not give.
+
+    Who claims an operation and cannot carry it out in some form says so beforehand: a **declared limit** is
+    the name of the operation, and the reason in words. Under it `unsupported` breaks no law, and is
+    counted: each verdict says how many steps were not done, for which reason, and where. If no step of the
+    operation was done, a law that it tests is *unknown*.
+
+    What was not done has done nothing: there are no effects, and every size is what it was. A size that was
+    told after one step is told after each of a program; an answer of `unsupported` may come without any. What
+    an implementation is (kind, configuration, claims and limits) is said once, and does not change.
+
+    Why
+    ---
+    A judge believes what it is told. A cache that evicted held pages passed all of its laws, since its
+    adapter answered `unsupported` to each eviction while something was held: the step counted as nothing,
+    and the laws were tested where they do not bite. What is left out where it matters looks like what
+    cannot be done, and the two must be told apart by what was said before.
+
+    Choices
+    -------
+    What to claim. Which limits to declare: each is told with the verdict.
+
+    Caller
+    ------
+    Not to ask for what is not claimed.
+
+    Engines
+    -------
+    - sglang: a hold is released by its node, and no other node's call can stand for it; declared as a limit
+      of `unlock` by the adapter here.
+    - vLLM: a request that stays is a hold; the same limit.
+    - Megatron Core 0.16.1: no observer may fail, `faults` is not claimed.
+    """
+
+
+@what_is_claimed_is_done.on(*OPERATIONS, fate=UNDONE)
+def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
+    if seen.effects:
+        return Broken("effects of what was not done", (), tuple(seen.effects))
+    if not seen.is_owed:
+        return None
+    what = f"{name_of(type(operation))}, which is claimed without a limit"
+    return Broken(what, "done", f"unsupported ({seen.result.what})")
+
+
 @law("X10", TakeEvents, page="every-class", ways="op", kinds="prefix blocks requests", needs="events")
 def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEvents) -> Found:
     """The fold of the events is what is cached.
@@ -793,69 +859,3 @@ def _some(contents: Collection[object]) -> str:
     spelled = [str(it.tokens if isinstance(it, Path) else it[0]) for it in contents]  # type: ignore[index]
     spelled.sort(key=lambda text: (len(text), text))
     return ", ".join(spelled[:3]) + (", ..." if len(spelled) > 3 else "")
-
-
-ANSWERED = "X9"
-"""The law that any answer is a test of; of a program that tests no other nothing is known."""
-
-
-@law(ANSWERED, page="every-class", ways="op", kinds="all")
-def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
-    """What is claimed is done.
-
-    `unsupported` is an answer of who does not claim what an operation needs. Who claims it has to carry the
-    operation out whenever it comes, in every state: `unsupported` in its place breaks this law. The
-    operations that each claim brings stand with the kinds; those without a claim come to everybody.
-
-    `unsupported` is right, and nothing is held against it, where
-
-    - a claim that the operation needs in this form is missing: an `insert` with a namespace needs
-      `extra_key`, one without a state, of who claims `mamba`, `bare_inserts`;
-    - the call is malformed, or misuse, and cannot be made there (X1); or a token does not fit its
-      container (K1);
-    - the specification leaves the operation to each implementation, which never has it: `clear`, of `slots`
-      `move_swa`, of `buffers` `move_kv`, of `prefix` `free_swa`, `move_swa`, `read_halves`, `write_state`
-      and `read_states`. Who has done it once in a program has it;
-    - the operation names a step that was not done, or a node that an `insert` did not give.
-
-    Who claims an operation and cannot carry it out in some form says so beforehand: a **declared limit** is
-    the name of the operation, and the reason in words. Under it `unsupported` breaks no law, and is
-    counted: each verdict says how many steps were not done, for which reason, and where. If no step of the
-    operation was done, a law that it tests is *unknown*.
-
-    What was not done has done nothing: there are no effects, and every size is what it was. A size that was
-    told after one step is told after each of a program; an answer of `unsupported` may come without any. What
-    an implementation is (kind, configuration, claims and limits) is said once, and does not change.
-
-    Why
-    ---
-    A judge believes what it is told. A cache that evicted held pages passed all of its laws, since its
-    adapter answered `unsupported` to each eviction while something was held: the step counted as nothing,
-    and the laws were tested where they do not bite. What is left out where it matters looks like what
-    cannot be done, and the two must be told apart by what was said before.
-
-    Choices
-    -------
-    What to claim. Which limits to declare: each is told with the verdict.
-
-    Caller
-    ------
-    Not to ask for what is not claimed.
-
-    Engines
-    -------
-    - sglang: a hold is released by its node, and no other node's call can stand for it; declared as a limit
-      of `unlock` by the adapter here.
-    - vLLM: a request that stays is a hold; the same limit.
-    - Megatron Core 0.16.1: no observer may fail, `faults` is not claimed.
-    """
-
-
-@what_is_claimed_is_done.on(*OPERATIONS, fate=UNDONE)
-def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
-    if seen.effects:
-        return Broken("effects of what was not done", (), tuple(seen.effects))
-    if not seen.is_owed:
-        return None
-    what = f"{name_of(type(operation))}, which is claimed without a limit"
-    return Broken(what, "done", f"unsupported ({seen.result.what})")
