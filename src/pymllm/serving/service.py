@@ -13,6 +13,7 @@ import torch
 
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device
+from pymllm.mem_cache.cache_events import AllCleared, CacheEvent
 from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.serving.runner import ModelRunner, make_model_pools
 from pymllm.serving.tiny_model import ARCHITECTURES, VOCABULARY, Layer, TinyModel
@@ -266,9 +267,9 @@ class Service:
             self._changed.wait_for(lambda: self._is_closing or self._jobs or self._resets)
             return not self._is_closing
 
-    def _publish(self) -> None:
+    def _publish(self, *more: CacheEvent) -> None:
         if self._publisher is not None and self._cache is not None:
-            self._publisher.publish(self._cache.take_events())
+            self._publisher.publish([*self._cache.take_events(), *more])
 
     def _tell_ended(self) -> None:
         """Tell the ends of this step, whose events are on their way by now."""
@@ -291,7 +292,7 @@ class Service:
             if is_idle:
                 engine.evict_everything()
                 self._note(engine)
-                self._publish()
+                self._publish(AllCleared())  # whoever joins late knows from here on what is there
             with self._changed:
                 tell = self._resets.pop(0)  # only now: where the engine fails on the way, it is told of that
             tell(is_idle)

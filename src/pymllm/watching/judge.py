@@ -136,14 +136,19 @@ class StreamJudge:
         return length
 
     def judge_hit(self, request: int, hit: int, chains: Sequence[int | None]) -> None:
-        """Judge the cached tokens of a request by W8, given the chains that were told while it ran."""
+        """Judge the cached tokens of a request by W8.
+
+        ``chains``: the `longest_chain` of its prompt when it was sent and, where others ran beside it, after
+        each message until all were answered; nothing is judged where one is unknown.
+        """
         self._has_requests = True
         place = self._whole_place()
         if place is None or None in chains:
             return
         (name, producer) = next(iter(self._producers.items()))
-        told = tuple(chain for chain in chains if chain is not None)
-        found = laws.w8(laws.HitSeen(request, hit, told, len(producer.places) == 1))
+        longest = max(chain for chain in chains if chain is not None)
+        is_exact = len(chains) == 1 and len(producer.places) == 1
+        found = laws.w8(laws.HitSeen(request, hit, longest, is_exact))
         self._ask("W8", found, Message(name, producer.last or 0, ()), 0)
 
     def _whole_place(self) -> Place | None:

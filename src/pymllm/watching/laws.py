@@ -57,16 +57,15 @@ class RoomSeen:
 
 @dataclass(frozen=True, slots=True)
 class HitSeen:
-    """The tokens that a request found in the cache, beside the chains that were told.
+    """The tokens that a request found in the cache, beside the longest chain that was told.
 
-    ``chains``: the longest cached beginning of its prompt, in tokens, at each moment between its sending and
-    its answer: one where nothing else ran. ``is_exact``: whether blocks of all layers are in one group, so
-    that nothing else has a say.
+    ``chain``: the longest cached beginning of its prompt, in tokens; of several moments the longest of all.
+    ``is_exact``: whether it was told at one moment, in a group of all layers, so that nothing else has a say.
     """
 
     request: int
     hit: int
-    chains: tuple[int, ...]
+    chain: int
     is_exact: bool
 
 
@@ -295,8 +294,9 @@ def w8(seen: HitSeen) -> Found:
 
     The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
     and in its namespace, that were told and not removed when it was sent. The last token of a prompt is
-    always computed, so that a block which ends with it is not counted. Of a server with several groups, such
-    as one of window layers, the chain of the layers that see all tokens is an upper bound.
+    always computed, so that a block which ends with it is not counted. It hits no more than that, and no
+    less where nothing runs beside it, and where blocks are of all layers: with several groups, such as one of
+    window layers, the others have a say.
 
     Why
     ---
@@ -306,7 +306,7 @@ def w8(seen: HitSeen) -> Found:
 
     Choices
     -------
-    A request that runs beside others may hit what was told at any moment between its sending and its answer.
+    A request that runs beside others may hit as much as was told at any moment until all were answered.
 
     Caller
     ------
@@ -319,8 +319,6 @@ def w8(seen: HitSeen) -> Found:
     told (vllm#55092).
     """
     what = f"tokens that request {seen.request} hit"
-    if not seen.is_exact:
-        most = max(seen.chains)
-        return demand(seen.hit <= most, what, f"at most {most}", seen.hit)
-    expected = " or ".join(map(str, sorted({*seen.chains})))
-    return demand(seen.hit in seen.chains, what, expected, seen.hit)
+    if seen.is_exact:
+        return demand(seen.hit == seen.chain, what, seen.chain, seen.hit)
+    return demand(seen.hit <= seen.chain, what, f"at most {seen.chain}", seen.hit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -19,14 +19,15 @@ import zmq
 from pymllm.errors import UsageError
 from pymllm.mem_cache.cache_events import AllCleared, BlocksRemoved, BlocksStored, Part
 from pymllm.oracle.verdicts import Verdict
+from pymllm.probing.heard import Heard
 from pymllm.serving.background import serving
 from pymllm.serving.publisher import EventPublisher
 from pymllm.serving.service import ServerConfig, Service
 from pymllm.serving.tiny_model import ARCHITECTURES
-from pymllm.watching.events import Message, Stored, read_message
+from pymllm.watching.events import Stored, read_message
 from pymllm.watching.judge import StreamJudge
 from pymllm.watching.laws import LAWS
-from pymllm.watching.listening import Listener, Silence
+from pymllm.watching.listening import Listener
 
 ANYWHERE = "tcp://127.0.0.1:*"
 LONGEST = 20.0
@@ -51,14 +52,6 @@ def listening(publisher: EventPublisher) -> Iterator[Listener]:
         listener.close()
 
 
-def heard(listener: Listener) -> Iterator[Message]:
-    """Messages until a second passes without one."""
-    for it in listener.messages(time.monotonic() + LONGEST):
-        if isinstance(it, Silence):
-            return
-        yield read_message(it)
-
-
 def blocks_of(config: ServerConfig) -> int:
     """The blocks that the memory of a server has, in all groups."""
     pages = config.capacity // config.page_size
@@ -69,12 +62,13 @@ def blocks_of(config: ServerConfig) -> int:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_stream_of_the_server_keeps_every_law(architecture: str) -> None:
-    """W1 to W7, with evictions, namespaces and a reset, from the first message on."""
+    """W1 to W8, with evictions, namespaces and a reset, from the first message on."""
     sizes = {"page_size": 8, "capacity": 256, "window": 24, "swa_capacity": 128, "max_context": 128}
     config = ServerConfig(architecture, track_slots=6, check=True, **sizes)
     judge = StreamJudge(blocks_of(config))
     chance = random.Random(5)
-    with publishing() as publisher, listening(publisher) as listener:
+    with publishing() as publisher, closing(Heard(publisher.address)) as heard:
+        assert publisher.await_listener(LONGEST)
         with (
             serving(Service(config, publisher)) as url,
             httpx.Client(base_url=url, trust_env=False, timeout=30) as client,
@@ -82,14 +76,18 @@ def test_the_stream_of_the_server_keeps_every_law(architecture: str) -> None:
             for turn in range(40):
                 prompt = [chance.randrange(3) for _ in range(3)] * chance.randint(3, 20)
                 asked = {"prompt": prompt, "max_tokens": 3, "cache_salt": chance.choice([None, "a"])}
-                assert client.post("/v1/completions", json=asked).status_code == 200
+                chain = judge.longest_chain(prompt, asked["cache_salt"])
+                answer = client.post("/v1/completions", json=asked)
+                usage = answer.json()["usage"]
+                judge.judge_hit(turn, usage["prompt_tokens_details"]["cached_tokens"], [chain])
                 if turn == 30:
                     assert client.post("/reset_prefix_cache").status_code == 200
-        for message in heard(listener):
-            judge.feed(message)
+                for message in heard.take():
+                    judge.feed(read_message(message))
     assert {judge.verdict_of(law) for law in LAWS} == {Verdict.HOLDS}, judge.first
     assert not judge.is_late
     assert judge.tests["W4"] > 20
+    assert judge.tests["W8"] >= 38
 
 
 def test_an_event_has_the_fields_of_vllm() -> None:

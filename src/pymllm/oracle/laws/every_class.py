@@ -835,8 +835,7 @@ def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEve
     -------
     - vLLM: `BlockStored` and `BlockRemoved` of blocks by their hashes; with a second copy of a block it tells
       the removal of the first (vllm#55092), which W5 is about.
-    - sglang: an event a page; a tombstone is told by none (`mem_cache/events.py`).
-    - Megatron Core 0.16.1: no events.
+    - sglang: an event for each page of a node that comes or goes (`mem_cache/events.py`).
     """
     if seen.odd is not None:
         return Broken(*seen.odd)
