@@ -132,3 +132,23 @@ def test_evict_everything(benchmark: BenchmarkFixture, leaves: int) -> None:
 
     benchmark.pedantic(evict, setup=set_up, rounds=3)
     note(benchmark, leaves=leaves)
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["unheard", "heard"])
+@pytest.mark.parametrize("page_size", [1, 16], ids=lambda size: f"p{size}")
+def test_events(benchmark: BenchmarkFixture, page_size: int, listens: bool) -> None:
+    """T5: insert and evict 1,000 leaves of 16 tokens, with somebody who takes the events, and without."""
+    cache, pool = make_cache(page_size, 1000 * LEAF)
+    if listens:
+        cache.keep_events()
+    keys = [RadixKey(tokens_of(seed, LEAF)) for seed in range(1000)]
+
+    def turn() -> int:
+        for key in keys:
+            cache.insert(key, alloc(pool, LEAF))
+        assert cache.evict(1000 * LEAF).full_evicted == 1000 * LEAF
+        return len(cache.take_events())
+
+    told = benchmark.pedantic(turn, rounds=30, warmup_rounds=2)
+    assert told == (2000 if listens else 0)
+    note(benchmark, events=told)

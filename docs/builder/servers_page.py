@@ -33,9 +33,10 @@ This page is printed from `pymllm.probing.laws` and `pymllm.watching.laws`
 (`python docs/builder/servers_page.py`).
 """
 _STREAMS = """\
-W1 to W7 are about the stream of events by which a server tells what its cache has, as
-[`pymllm watch`](../watch.md) judges it. A *producer* is one rank or worker with numbers of its own; *there*
-is what its events have stored and not removed.
+W1 to W8 are about the stream of events by which a server tells what its cache has, as
+[`pymllm watch`](../watch.md) judges it; W8 is about requests, too, as `pymllm probe --events` makes them.
+A *producer* is one rank or worker with numbers of its own; *there* is what its events have stored and not
+removed.
 """
 
 

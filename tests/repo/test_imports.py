@@ -105,7 +105,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "torch", "msgspec", "prometheus_client", "starlette", "uvicorn"},
     ),
     # Judges servers by what they answer; shares with the embedded one nothing.
-    "probing": ({"errors", "text_file", "oracle"}, {"httpx", "msgspec"}),
+    "probing": ({"errors", "text_file", "oracle", "watching"}, {"httpx", "msgspec"}),
     # Judges streams of events by themselves.
     "watching": ({"errors", "text_file", "oracle"}, {"msgspec", "zmq"}),
     "replay": (

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import InjectedFault
+from pymllm.adapters.kept_events import take_events
 from pymllm.adapters.key_forms import CONTAINERS, clobber
 from pymllm.adapters.malformed import MALFORMED_BLOCKS, Calls, call_malformed
 from pymllm.adapters.own_pools import OwnPool, make_ramp, view_states
@@ -119,6 +120,8 @@ class Blocks(OwnPool):
         self.slots: Any = self.make_slots(self.SLOTS) if self.config.get("slots") else None
         self.context.mamba_slot_allocator = self.slots
         blocks.on_blocks_deregistered = self._observe
+        if "events" in self.capabilities:
+            blocks.keep_events()
         return blocks
 
     def make_slots(self, slot_class: type[Any]) -> object:
@@ -140,6 +143,7 @@ class Blocks(OwnPool):
             "capacity_errors",
             "transfers",
         }
+        common |= {"events"} if hasattr(self.BLOCKS, "keep_events") else set()  # those of others keep none
         return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
 
     def sizes(self) -> dict[str, int]:
@@ -157,6 +161,11 @@ class Blocks(OwnPool):
     def do_malformed(self, step: int, operation: ops.Malformed) -> out.Done:
         """Make one of the calls of `MALFORMED`, on whichever of both it is about."""
         return call_malformed(self.MALFORMED, operation, self)
+
+    def do_take_events(self, step: int, operation: ops.TakeEvents) -> out.ToldEvents:
+        if "events" not in self.capabilities:
+            raise UnsupportedError("no events are kept")
+        return take_events(self.pool)
 
     # -- the observer --------------------------------------------------------------------------------------
 
@@ -195,6 +204,7 @@ class Blocks(OwnPool):
             lambda: self.pool.register_kv_block_hashes([], []),
             lambda: self.pool.update_timestamps([]),
             lambda: self.pool.reset(),
+            *([self.pool.keep_events] if "events" in self.capabilities else []),
         )
         met = [_error_of(call) for call in calls]
         return next((error for error in met if error != "RuntimeError"), "RuntimeError")

@@ -10,6 +10,7 @@ import torch
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.failing_calls import RecordingStatePool
+from pymllm.adapters.kept_events import take_events
 from pymllm.adapters.malformed import MALFORMED_CALLS, call_malformed
 from pymllm.adapters.own_pools import view_states, write_state
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
@@ -127,6 +128,8 @@ class OwnTree(OwnPrefixCache):
         super().__init__(name, config)
         self._held: list[tuple[Any, Any]] = []
         self._kept: dict[int, Any] = {}
+        if "events" in self.capabilities:
+            self.cache.keep_events()
         page_size = self.number("page_size")
         self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
 
@@ -152,6 +155,8 @@ class OwnTree(OwnPrefixCache):
         )
         if ranks_policy(self.policy):
             claimed.add("exact_lru" if self.policy == "lru" else "exact_policy")
+        if self.config.get("events"):  # then nodes are hashed as they come, which not all are to be
+            claimed.add("events")
         return frozenset(claimed | ({"pool"} if self.config.get("pool", "none") != "none" else set()))
 
     def do_match(self, step: int, operation: ops.Match) -> Result:
@@ -222,6 +227,11 @@ class OwnTree(OwnPrefixCache):
 
     # -- looking inside --------------------------------------------------------------------------------
 
+    def do_take_events(self, step: int, operation: ops.TakeEvents) -> Result:
+        if "events" not in self.capabilities:
+            raise UnsupportedError("no events are kept")
+        return take_events(self.cache)
+
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Return the view of a node, given the id of its parent."""
         return view_node(node, parent)
@@ -241,6 +251,7 @@ class Radix(OwnTree):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([None], ["none", "token", "swa"]),
         *pool_configurations([None], ["token"], check_ownership=False),
+        *pool_configurations([None], ["token"], events=True),
     )
 
     def claim(self) -> frozenset[str]:
@@ -289,6 +300,7 @@ class WindowedRadix(Radix):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([4, 6], ["none", "token", "swa"]),
         *pool_configurations([6], ["swa"], check_ownership=False),
+        *pool_configurations([6], ["swa"], events=True),
     )
 
 
@@ -321,6 +333,7 @@ class Mamba(OwnTree):
         *pool_configurations([None], ["token"], track_slots=1),
         *pool_configurations([None], ["token"], track_slots=32),
         *pool_configurations([None], ["token"], track_slots=3, check_ownership=False),
+        *pool_configurations([None], ["token"], track_slots=3, events=True),
     )
 
     def claim(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ from msgspec import structs
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.exact_forward import ExactForward, read_rows
 from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
+from pymllm.adapters.kept_events import take_events
 from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
@@ -109,6 +110,7 @@ class Requests(BaseAdapter):
         self._transfers: dict[int, int] = {}
         self._runs: tuple[out.RequestRun, ...] = ()
         self._is_touched = True
+        self.context.keep_events()
         self._observe()
 
     def make_context(self) -> DynamicInferenceContext:
@@ -155,7 +157,7 @@ class Requests(BaseAdapter):
         """
         has_states = self.number("layers") and self.number("mamba_slots")
         claimed = {"pool", "forms", "refusals", "capacity_errors", "faults", "inspect"}
-        claimed |= {"reserve", "truncate", "transfers"}
+        claimed |= {"reserve", "truncate", "transfers", "events"}
         claimed |= {"engine"} if self.number("block_size") < _LONG_BLOCK else set()
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
@@ -233,6 +235,9 @@ class Requests(BaseAdapter):
             raise ProgramError(f"step {operation.transfer} began no transfer")
         self.context.end_transfer(self._transfers[operation.transfer])
         return out.Done()
+
+    def do_take_events(self, step: int, operation: ops.TakeEvents) -> out.Result:
+        return take_events(self.context)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
         """Empty the context, and the KV beside it: what is read afterwards is the same on a new one."""

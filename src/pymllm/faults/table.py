@@ -31,6 +31,7 @@ _TABLES = (
     *("slots", "trees", "keys_and_states", "evictions", "blocks", "engine_memory", "engine_schedule"),
     *("engine_blocks", "index", "unplanted"),
     *("wrong_slots", "wrong_trees", "wrong_leaves", "wrong_states", "wrong_blocks", "wrong_index"),
+    "wrong_events",
 )
 _OF_SERVERS = "servers"
 _LONGEST = 60  # of an id that is shown again

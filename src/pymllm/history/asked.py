@@ -38,11 +38,13 @@ _NEEDS: dict[str, dict[str, str]] = {
         "swa": _HALVES,
         "mamba": "alloc_track free_track write_state read_states",
         "hashes": "hash",
+        "events": "take_events",
         "inspect": "inspect",
         "faults": "fault",
     },
     "blocks": {
         "transfers": _TRANSFERS,
+        "events": "take_events",
         "mamba": f"alloc_slots evict_slots find_slots name_states drop_states {_LIVE}",
         "inspect": "inspect",
         "faults": "fault",
@@ -52,6 +54,7 @@ _NEEDS: dict[str, dict[str, str]] = {
         "faults": "fault",
         "truncate": "truncate",
         "transfers": "transfer_request end_transfer",
+        "events": "take_events",
     },
     "index": {"inspect": "inspect rebuild"},
 }

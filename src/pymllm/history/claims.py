@@ -95,6 +95,9 @@ CLAIMS: dict[str, Claim] = {
     "reserve": Claim("takes a request up only if so many blocks are left for others", "requests"),
     "truncate": Claim("cuts the end off a live request", "requests"),
     "transfers": Claim("keeps memory under transfer from being handed out again", "slots blocks requests"),
+    "events": Claim(
+        "tells each block that comes or goes, by events in their order", "prefix blocks requests"
+    ),
     "engine": Claim("can be driven by the simulated engine; needs a pool", "prefix requests"),
 }
 """Every claim, in the order in which pages tell of them."""

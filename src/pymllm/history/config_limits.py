@@ -77,6 +77,7 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `retains` | true or false | false for a cache that keeps nothing; absent it is true
 `splits` | true or false | false where nodes are single pages: M3 does not apply; absent it is true
 `policy` | a name of R11, or another | what evictions of leaves go by; absent it is `lru`
+`events` | true, or absent | true for a cache of ours that keeps events, and claims `events`
 """,
     "blocks": """
 `blocks` | at least 1 | blocks that are handed out; a dummy block comes on top

@@ -644,6 +644,13 @@ class Inspect(_Operation, frozen=True):
     """
 
 
+class TakeEvents(_Operation, frozen=True):
+    """Ask for the events since they were asked for last, which are forgotten then (X10).
+
+    Answered by `ToldEvents`.
+    """
+
+
 Operation = (
     Malformed | Fault | Alloc | Free | FreeSWA | MoveSWA | ReadHalves | Merge | BeginGroup | EndGroup | Clear
     | AllocRows | FreeRow | WriteRow | WriteEntries | ReadRows | WriteKV | MoveKV | ReadKV
@@ -655,7 +662,7 @@ Operation = (
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Truncate | Release
     | StoreBlocks | RemoveBlocks | ClearWorker | DropWorker | FindBlocks | Rebuild
-    | BeginTransfer | TransferRequest | EndTransfer
+    | BeginTransfer | TransferRequest | EndTransfer | TakeEvents
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
@@ -669,19 +676,19 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
     "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
     "prefix": (
         *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Match, Insert, Evict, Lock, Unlock, Hash),
-        *(Reset, Inspect, Fault, Malformed, AllocTrack, FreeTrack, WriteState, ReadStates),
+        *(Reset, Inspect, Fault, Malformed, AllocTrack, FreeTrack, WriteState, ReadStates, TakeEvents),
     ),
     "blocks": (
         *(AllocBlocks, RetainBlocks, ReleaseBlocks, RegisterBlocks, StampBlocks, SetClock),
         *(AllocSlots, EvictSlots, FindSlots, NameStates, DropStates),
         *(StoreState, WriteLive, SaveLive, RestoreLive, ReadLive),
         *(ReadStates, Inspect, Reset, Fault, Malformed),
-        *(BeginTransfer, EndTransfer),
+        *(BeginTransfer, EndTransfer, TakeEvents),
     ),
     "requests": (
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Truncate, Release),
         *(Reset, Inspect, Fault, Malformed),
-        *(TransferRequest, EndTransfer),
+        *(TransferRequest, EndTransfer, TakeEvents),
     ),
     "index": (
         *(StoreBlocks, RemoveBlocks, ClearWorker, DropWorker, FindBlocks, Rebuild),

@@ -340,10 +340,36 @@ class BlockBooks(_Result, frozen=True):
     block_of_state: tuple[tuple[int, int], ...] = ()
 
 
+class CacheEvent(Record, frozen=True):
+    """One change of what is cached.
+
+    - ``kind``: ``"stored"``, ``"removed"``, or ``"cleared"``: nothing is there from now on.
+    - ``part``: The memory of the blocks that it is about: ``"kv"``, ``"window"`` (of the layers with one) or
+      ``"state"`` (the recurrent one, at the end of the block).
+    - ``hashes``: The blocks, each the child of the one before where they are stored.
+    - ``parent``: The block before the first stored one; ``None`` where that begins a prompt.
+    - ``tokens``: Those of all stored blocks; ``None`` of kind ``blocks``, which knows none.
+    - ``extra_key``: The namespace of the prompt.
+    """
+
+    kind: str
+    part: str = "kv"
+    hashes: tuple[int | str, ...] = ()
+    parent: int | str | None = None
+    tokens: tuple[Token, ...] | None = None
+    extra_key: Namespace = None
+
+
+class ToldEvents(_Result, frozen=True):
+    """Answer of `pymllm.history.operations.TakeEvents`: in order."""
+
+    events: tuple[CacheEvent, ...]
+
+
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
     | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
-    | RequestView | Ran | ContextView | NotThere | Leading | Indexed
+    | RequestView | Ran | ContextView | NotThere | Leading | Indexed | ToldEvents
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = typing.get_args(Result)

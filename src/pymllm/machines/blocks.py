@@ -45,6 +45,8 @@ class BlockActs(PoolMachine):
         """Look at every view and every state, and check the trackers from inside where that is wanted."""
         self._watched(self.examiner.look_in_turn)
         self.do(ops.Inspect())
+        if "events" in self.capabilities:
+            self.do(ops.TakeEvents())
         if self.model.states is not None:
             for layer in range(self.model.states.layers):
                 self.do(ops.ReadStates(layer))

@@ -247,11 +247,14 @@ class PrefixCaller(ActingMachine):
         return number, self.do(operation).result
 
     def look(self) -> None:
-        """Look at every node, where the adapter shows them and it is time."""
+        """Look at every node, where the adapter shows them and it is time, and at the events until then."""
         self._acts_until_look -= 1
-        if self._acts_until_look <= 0 and "inspect" in self.capabilities:
-            self._acts_until_look = self.INSPECT_EVERY
-            self.do(ops.Inspect())
+        if self._acts_until_look > 0:
+            return
+        for claim, look in (("inspect", ops.Inspect), ("events", ops.TakeEvents)):
+            if claim in self.capabilities:
+                self._acts_until_look = self.INSPECT_EVERY
+                self.do(look())
 
     def match(self, key: Key) -> tuple[int, tuple[int, ...]]:
         """Match a key; return the step and the slots."""

@@ -93,6 +93,8 @@ class RequestMachine(PoolMachine):
         """Look at everything, where that can be seen."""
         if "inspect" in self.capabilities:
             self.do(ops.Inspect())
+        if "events" in self.capabilities:
+            self.do(ops.TakeEvents())
 
     # -- requests in ---------------------------------------------------------------------------------------
     @act(which=(0, len(_ALPHABETS) - 1))

@@ -72,6 +72,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "ReadRows": (out.Table,),
     "RemoveBlocks StoreBlocks": (out.Done, out.NotThere),
     "RunStep": (out.Ran,),
+    "TakeEvents": (out.ToldEvents,),
 }
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     getattr(ops, name): legal for names, legal in _ANSWERS.items() for name in names.split()
@@ -157,6 +158,7 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.Match(key),
         ops.Hash(5),
         ops.Inspect(),
+        ops.TakeEvents(),
         ops.Fault("free"),
         ops.Evict(0),
     ]
@@ -192,6 +194,7 @@ def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.ReleaseBlocks(both),
         ops.BeginTransfer(both),
         ops.EndTransfer(21),
+        ops.TakeEvents(),
         ops.Reset(),
     ]
 
@@ -209,6 +212,7 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
         ops.TransferRequest(1),
         ops.EndTransfer(8),
         ops.Release(1),
+        ops.TakeEvents(),
         ops.Reset(),
     ]
 

@@ -15,6 +15,7 @@ import torch
 
 from pymllm.mem_cache.arguments import as_int, as_pool
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.cache_events import Part
 from pymllm.mem_cache.tree.cached_states import CachedStates, StatePlan, StateVictims
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.lru_list import LRUList
@@ -358,6 +359,10 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
             self._tree.release(node)
 
     # -- what the calls are made of ------------------------------------------------------------------
+
+    def _note_parts(self, node: MambaTreeNode) -> None:
+        if node._track_slot is not None:
+            self._tree.note_stored(node, Part.STATE)
 
     def _sizes(self) -> str:
         states = self._states

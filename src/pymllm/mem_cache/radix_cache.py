@@ -15,6 +15,7 @@ import torch
 
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.cache_events import Part
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.node import RankedTreeNode, TreeNode
@@ -363,6 +364,10 @@ class RadixCache(TreeCache[TreeNode]):
             self._tree.release(node)
 
     # -- what the calls are made of ------------------------------------------------------------------
+
+    def _note_parts(self, node: TreeNode) -> None:
+        if self._window is not None and not node.swa_tombstone:
+            self._tree.note_stored(node, Part.WINDOW)
 
     def _forget(self, owned: Sequence[TreeNode]) -> None:
         if self._window is not None:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pymllm.history.files import Config, Header
-from pymllm.oracle.laws import block_index, block_kind, buffers, keys, request_kind, rows, slots, state_pools
+from pymllm.oracle.laws import (
+    block_index,
+    block_kind,
+    buffers,
+    event_goals,
+    keys,
+    request_kind,
+    rows,
+    slots,
+    state_pools,
+)
 from pymllm.oracle.laws.goal import CoverageGoal
 from pymllm.oracle.laws.prefix_goals import ENGINE_GOALS, PREFIX_GOALS
 
@@ -26,6 +36,7 @@ GOALS: tuple[CoverageGoal, ...] = (
     *request_kind.GOALS,
     *request_kind.ENGINE_GOALS,
     *block_index.GOALS,
+    *event_goals.GOALS,
 )
 """Every goal; a name stands once for each kind, and once more where an engine brings it about, too."""
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pymllm.oracle.laws.law import Broken
+from pymllm.errors import CapacityError, UsageError
+from pymllm.oracle.laws.law import Broken, TextLaw
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing.comparison import LARGEST, Compared, compare, measure
 from pymllm.probing.laws import (
@@ -27,6 +28,7 @@ from pymllm.probing.records import (
     Cold,
     Drop,
     Figures,
+    Head,
     History,
     Reset,
     Step,
@@ -34,6 +36,9 @@ from pymllm.probing.records import (
     asks_of,
 )
 from pymllm.probing.seen_prompts import SeenPrompts
+from pymllm.watching.events import read_message
+from pymllm.watching.judge import StreamJudge
+from pymllm.watching.laws import LAWS as STREAM_LAWS
 
 UNTESTED = "no request tested it; ask for more"
 """Reason of a law that is unknown for no better one."""
@@ -146,9 +151,16 @@ class _Judging:
     _tells_cached: bool = False
     _was_served: bool = False
     _doubted: float = 0.0  # largest difference that may be rounding or a fault
+    _stream: StreamJudge = field(default_factory=StreamJudge)
+    _deaf: str | None = None  # why the events say no more
 
     def step(self, number: int, step: Step) -> None:
-        """Ask the laws of one step, and follow it."""
+        """Ask the laws of one step, and follow it; first those of its answers, then those of its events."""
+        self._answer(number, step)
+        if self.history.head.hears_events:
+            self._hear(number, step)
+
+    def _answer(self, number: int, step: Step) -> None:
         operation = step.operation
         if isinstance(operation, Ask | Burst):
             self._warm(number, asks_of(operation), step.answers)
@@ -322,6 +334,63 @@ class _Judging:
     def _forget(self) -> None:
         self._seen, self._all, self._was_emptied = {}, SeenPrompts(), True
 
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _hear(self, number: int, step: Step) -> None:
+        """Judge the events of a step, and what its requests hit by what was told until then."""
+        stream, head = self._stream, self.history.head
+        operation, asked = step.operation, [*zip(step.answers, step.salts, strict=False)]
+        if isinstance(operation, Cold) and head.cold == "other":
+            asked = []  # another server's
+        ids = operation.of if isinstance(operation, Cold) else tuple(ask.id for ask in asks_of(operation))
+        is_alone = len(asked) == 1 and not (isinstance(operation, Cold) and head.cold == "reset")
+
+        def chains() -> list[int | None]:
+            salts = [salt if head.has_salts else None for _, salt in asked]
+            prompts = [answer.prompt for answer, _ in asked]
+            return [stream.longest_chain(*it) for it in zip(prompts, salts, strict=True)]
+
+        known = [chains()]
+        for message in step.messages if self._deaf is None else ():
+            try:
+                stream.feed(read_message(message))
+            except (UsageError, CapacityError) as error:
+                self._deaf = f"message {stream.messages + 1}: {error}"
+                break
+            if not is_alone:
+                known.append(chains())
+        for at, (id, (answer, _)) in enumerate(zip(ids, asked, strict=False)):
+            are_known = head.has_ids and answer.prompt_tokens in (None, len(answer.prompt))
+            if answer.cached is not None and are_known and self._deaf is None:
+                stream.judge_hit(id, answer.cached, [moment[at] for moment in known])
+        self._blame_events(number)
+
+    def _blame_events(self, number: int) -> None:
+        for law, it in self._stream.first.items():
+            if self.violation is None and law not in self.without:
+                where = f"message {it.number}" + (f", event {it.event}" if it.event else "")
+                what = it.what if law == "W8" else f"{where}, {it.what}"
+                request = int(it.what.split()[3]) if law == "W8" else 0
+                self.violation = Violation(law, what, it.expected, it.observed, number, request)
+
+    def _sum_up_events(self, reasons: dict[str, str], unclaimed: dict[str, str]) -> None:
+        """Count the tests of streams, and say why one was not tested."""
+        self.tests.update(
+            {law: count for law, count in self._stream.tests.items() if law not in self.without}
+        )
+        unclaimed.setdefault("W7", "nobody tells how many blocks the memory has")
+        if not self._tells_cached:
+            unclaimed.setdefault("W8", "the server tells no cached tokens")
+        why = None
+        if self._deaf is not None:
+            why = self._deaf
+        elif not self._stream.messages:
+            why = "no event was heard; is it the address of its publisher, and does that wait or connect?"
+        if why is not None:
+            reasons |= dict.fromkeys(STREAM_LAWS, why)
+        elif self._stream.is_late:
+            reasons["W8"] = "the beginning of the stream was not heard; a cleared cache would be told, too"
+
     # -- metrics -------------------------------------------------------------------------------------------
 
     def _look(self, number: int, now: Figures) -> None:
@@ -365,7 +434,9 @@ class _Judging:
         """Sum up, with the reason of each law that was not tested."""
         for id, number in [*self._postponed.items()]:
             self._catch_up(number, [id])
-        unclaimed: dict[str, str] = dict.fromkeys(LAWS.keys() & self.without, "left out by --without")
+        unclaimed: dict[str, str] = dict.fromkeys(
+            laws_of(self.history.head).keys() & self.without, "left out by --without"
+        )
         reasons: dict[str, str] = {}
         head, first = self.history.head, self._first
         if not head.has_salts:
@@ -408,7 +479,9 @@ class _Judging:
             self.tests["V1"] = 0
         if self._asked and not self._was_served:
             reasons.setdefault("V1", "no request was served from the cache; is prefix caching on?")
-        untested = {law for law in LAWS if not self.tests[law]}
+        if head.hears_events:
+            self._sum_up_events(reasons, unclaimed)
+        untested = {law for law in laws_of(head) if not self.tests[law]}
         reasons = {law: reasons.get(law, UNTESTED) for law in untested}
         return Judgement(
             dict(self.tests),
@@ -421,6 +494,11 @@ class _Judging:
             self.largest,
             tuple(self.differences),
         )
+
+
+def laws_of(head: Head) -> dict[str, TextLaw]:
+    """Return the laws that a history is about: those of servers, and of streams where events were heard."""
+    return {**LAWS, **STREAM_LAWS} if head.hears_events else dict(LAWS)
 
 
 def _add(seen: SeenPrompts, answer: Answer, max_tokens: int) -> None:

@@ -6,6 +6,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from pymllm.probing.clients import Client
 from pymllm.probing.records import (
@@ -14,12 +17,16 @@ from pymllm.probing.records import (
     Burst,
     Cold,
     Drop,
+    Figures,
     Look,
     Operation,
     Reset,
     Step,
     Way,
 )
+
+if TYPE_CHECKING:
+    from pymllm.probing.heard import Heard  # which needs pyzmq
 
 REST_SECONDS = 10.0
 """How long a server may take to come to rest."""
@@ -32,12 +39,19 @@ class Player:
 
     ``cold`` is asked what ``other`` wants cold, or the server itself. Namespaces get texts that no other
     play has used, so that a server never needs a restart between two plays where it keeps namespaces apart.
-    ``tell`` is called with the number of requests that were answered so far.
+    ``tell`` is called with the number of requests that were answered so far. ``heard``: the events of the
+    server's cache, which are waited for after each step.
     """
 
     def __init__(
-        self, client: Client, way: Way, other: Client | None = None, tell: Callable[[int], None] | None = None
+        self,
+        client: Client,
+        way: Way,
+        other: Client | None = None,
+        tell: Callable[[int], None] | None = None,
+        heard: Heard | None = None,
     ) -> None:
+        self._heard = heard
         self._client = client
         self._way = way
         self._other = other
@@ -53,9 +67,17 @@ class Player:
         """Play operations; what was done before a failure stays in `steps`."""
         with ThreadPoolExecutor(64) as threads:
             for operation in operations:
-                self.steps.append(self._step(operation, threads))
+                self.steps.append(self._hear(self._step(operation, threads)))
                 if self._tell is not None:
                     self._tell(self._requests)
+
+    def _hear(self, step: Step) -> Step:
+        """Add the events that came of a step."""
+        if self._heard is None:
+            return step
+        if isinstance(step.operation, Drop):
+            self._rest()  # it may go on for a while
+        return msgspec.structs.replace(step, messages=self._heard.take())
 
     def _step(self, operation: Operation, threads: ThreadPoolExecutor) -> Step:
         if isinstance(operation, Ask | Burst):
@@ -66,13 +88,14 @@ class Player:
                 self._asked[ask.id] = prompt, ask
                 self._answers[ask.id] = answer
             self._requests += len(asks)
-            return Step(operation=operation, answers=answers)
+            return self._answered(operation, answers, tuple(self._salt(ask.salt) for ask in asks))
         if isinstance(operation, Cold):
             if "reset" in (self._way, *(self._other.ways[:1] if self._other is not None else ())):
                 self._cold_client.reset()
-            answers = tuple(threads.map(self._ask_cold, operation.of))
+            salts = tuple(self._fresh() for _ in operation.of)
+            answers = tuple(threads.map(self._ask_cold, operation.of, salts))
             self._requests += len(answers)
-            return Step(operation=operation, answers=answers)
+            return self._answered(operation, answers, salts)
         if isinstance(operation, Drop):
             prompt = self._prompt(operation.ask)
             self._client.drop(
@@ -84,6 +107,9 @@ class Player:
             self._client.reset()
             return Step(operation=operation)
         return self._look(operation)
+
+    def _answered(self, operation: Operation, answers: tuple[Answer, ...], salts: tuple[str, ...]) -> Step:
+        return Step(operation=operation, answers=answers, salts=() if self._heard is None else salts)
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         if ask.after is None:
@@ -98,9 +124,9 @@ class Player:
     def _cold_client(self) -> Client:
         return self._client if self._other is None else self._other
 
-    def _ask_cold(self, id: int) -> Answer:
+    def _ask_cold(self, id: int, salt: str) -> Answer:
         prompt, ask = self._asked[id]
-        return self._cold_client.ask(prompt, ask.max_tokens, self._fresh(), is_cold=True)
+        return self._cold_client.ask(prompt, ask.max_tokens, salt, is_cold=True)
 
     def _salt(self, salt: str) -> str:
         return f"probe-{self._nonce}-{salt}"
@@ -110,9 +136,13 @@ class Player:
         return f"probe-{self._nonce}-cold-{secrets.token_hex(4)}"
 
     def _look(self, look: Look) -> Step:
+        return Step(operation=look, figures=self._rest())
+
+    def _rest(self) -> Figures:
+        """Wait until the server rests, and return its metrics."""
         until = time.monotonic() + REST_SECONDS
         figures = self._client.figures()
         while not figures.rests and time.monotonic() < until:
             time.sleep(_BETWEEN_LOOKS)
             figures = self._client.figures()
-        return Step(operation=look, figures=figures)
+        return figures

@@ -121,12 +121,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operation and its outcome: answers in the order of the requests, or a dropped stream's prompt."""
+    """An operation and its outcome: answers in the order of the requests, or a dropped stream's prompt.
+
+    Where events are heard, ``messages`` are those that came until the server was quiet, and ``salts`` the
+    texts of the namespaces that were sent, one for each answer.
+    """
 
     operation: Operation
     answers: tuple[Answer, ...] = ()
     dropped: tuple[int, ...] = ()
     figures: Figures | None = None
+    messages: tuple[Any, ...] = ()
+    salts: tuple[str, ...] = ()
 
 
 Way: TypeAlias = Literal["salt", "flag", "reset", "other"]
@@ -159,7 +165,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     ``is_clean``: before the first step its cache had nothing of these prompts. ``has_salts``: it claims to
     keep namespaces apart; ``no_salts`` says why not. ``has_ids``: prompts were sent as token ids; otherwise
-    as texts, an ASCII character for each token. ``without``: laws and claims that are not its own.
+    as texts, an ASCII character for each token. ``hears_events``: its steps have the events of its cache.
+    ``without``: laws and claims that are not its own.
     ``tolerance`` is that of the search that a smallest program is from.
     """
 
@@ -172,6 +179,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     is_clean: bool
     has_ids: bool = True
     no_salts: str = "namespaces were not tried"
+    hears_events: bool = False
     seed: int | None = None
     model: str | None = None
     floor: float = 1e-4

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from pymllm.errors import UsageError
 from pymllm.probing.clients import Client, NotServed, ServerFailed
@@ -17,7 +18,12 @@ from pymllm.probing.programs import Generator
 from pymllm.probing.records import Head, History, Step, Tolerance, Way
 from pymllm.probing.shrinking import Program, Shrinker, with_other_tokens
 
+if TYPE_CHECKING:
+    from pymllm.probing.heard import Heard  # which needs pyzmq
+
 Tell = Callable[[int], None]
+
+_SUBSCRIBED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,27 @@ class Servers:
     other: Client | None = None
     renew: Callable[[], Client] | None = None
     is_fresh: bool = False  # it was just started for this probe
+    heard: Heard | None = None  # the events of its cache
+
+    def player(self, now: Client | None = None, tell: Tell | None = None) -> Player:
+        """Return a player on the server, or on what was made of it."""
+        return Player(now or self.client, self.way, self.other, tell, self.heard)
+
+    def empty(self) -> None:
+        """Empty the cache where that can be done; events of before are of no use any more."""
+        if self.heard is not None:
+            self.heard.take()
+        if self.client.reset_path is not None:
+            self.client.reset()
+
+    def await_events(self) -> None:
+        """Empty the cache until that is told, since a subscription takes a while."""
+        end = time.monotonic() + _SUBSCRIBED_SECONDS
+        while self.heard is not None and not self.heard.has_heard and time.monotonic() < end:
+            if self.client.reset_path is None:
+                return
+            self.client.reset()
+            self.heard.take()
 
     @property
     def way(self) -> Way:
@@ -71,7 +98,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
         can_reset=client.reset_path is not None,
     )
     end = None if plan.minutes is None else time.monotonic() + 60 * plan.minutes
-    player = Player(client, servers.way, servers.other, tell)
+    player = servers.player(tell=tell)
     head = _head(servers, plan)
 
     def judged() -> Judgement:
@@ -90,7 +117,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
 
 def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell | None = None) -> Probed:
     """Play the program of a history once more; its tolerance stays, if it has one of its own."""
-    player = Player(servers.client, servers.way, servers.other, tell)
+    player = servers.player(tell=tell)
     head = _head(servers, plan, history.head)
     failure, interruption = _played(servers, player, lambda: player.play(history.program))
     again = History(head, tuple(player.steps))
@@ -102,8 +129,8 @@ def _played(
 ) -> tuple[str | None, KeyboardInterrupt | None]:
     """Play on an emptied cache; return what ended it early. Before the first answer that is raised."""
     try:
-        if servers.client.reset_path is not None:
-            servers.client.reset()
+        servers.await_events()
+        servers.empty()
         play()
     except (ServerFailed, NotServed, KeyboardInterrupt) as error:
         if not isinstance(error, ServerFailed) and not any(step.answers for step in player.steps):
@@ -131,13 +158,12 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
     random = Random()
 
     def play(program: Program, now: Client = client) -> Sequence[Step]:
-        player = Player(now, servers.way, servers.other)
+        player = servers.player(now)
         player.play(program)
         return player.steps
 
     def play_emptied(program: Program) -> Sequence[Step]:
-        if client.reset_path is not None:
-            client.reset()
+        servers.empty()
         return play(with_other_tokens(program, random) if is_left_over else program)
 
     def play_renewed(program: Program) -> Sequence[Step]:
@@ -189,6 +215,7 @@ def _head(servers: Servers, plan: ProbePlan, before: Head | None = None) -> Head
         has_salts=client.has_salts,
         has_ids=client.has_ids,
         no_salts="" if client.has_salts else client.no_salts,
+        hears_events=servers.heard is not None,
         is_clean=servers.is_fresh or client.has_salts or client.reset_path is not None,
         seed=plan.seed if before is None else before.seed,
         model=client.model,

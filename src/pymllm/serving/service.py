@@ -6,12 +6,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device
+from pymllm.mem_cache.cache_events import AllCleared, CacheEvent
+from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.serving.runner import ModelRunner, make_model_pools
 from pymllm.serving.tiny_model import ARCHITECTURES, VOCABULARY, Layer, TinyModel
 from pymllm.workloads.engine import Engine
@@ -20,6 +23,9 @@ from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage
+
+if TYPE_CHECKING:
+    from pymllm.serving.publisher import EventPublisher
 
 TOP_LOGPROBS = 20
 """Most alternatives that a request may ask for at each place."""
@@ -161,11 +167,14 @@ class _JobSource:
 class Service:
     """A model that serves jobs on a thread of its own, from `start` to `close`; any thread may call it.
 
+    ``publisher``: tells the events of the cache, each step's before the ends of its requests are told.
     An error inside the engine ends it: every job is told, and later ones are refused, with the error.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, publisher: EventPublisher | None = None) -> None:
         self.config = config
+        self._publisher = publisher
+        self._cache: TreeCache[Any] | None = None
         self.counters = Counters()
         self.failure: str | None = None
         self._engine_config = config.for_engine()
@@ -173,6 +182,7 @@ class Service:
         self._jobs: dict[int, Job] = {}
         self._made = 0
         self._resets: list[Callable[[bool], None]] = []
+        self._ended: list[tuple[Job, Ended]] = []
         self._is_closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -229,6 +239,8 @@ class Service:
                 while self._wait():
                     engine.step()
                     self._note(engine)
+                    self._publish()
+                    self._tell_ended()
                     self._reset(engine)
                 engine.drain()
         except Exception as error:
@@ -241,6 +253,11 @@ class Service:
         device = torch.device(self.config.device)
         model = TinyModel(self.config.layers, config.sliding_window_size, self.config.seed, device)
         pools = make_model_pools(config, model)
+        if self._publisher is not None:
+            cache = pools.kind.cache
+            assert isinstance(cache, TreeCache)  # every architecture has one
+            cache.keep_events()
+            self._cache = cache
         runner = ModelRunner(model, config, pools, self._choose)
         return Engine(config, self._source, pools=pools, onlooker=self._notice, model=runner)
 
@@ -249,6 +266,16 @@ class Service:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._jobs or self._resets)
             return not self._is_closing
+
+    def _publish(self, *more: CacheEvent) -> None:
+        if self._publisher is not None and self._cache is not None:
+            self._publisher.publish([*self._cache.take_events(), *more])
+
+    def _tell_ended(self) -> None:
+        """Tell the ends of this step, whose events are on their way by now."""
+        ended, self._ended = self._ended, []
+        for job, end in ended:
+            job.tell(end)
 
     def _note(self, engine: Engine) -> None:
         usage = engine.memory.use()
@@ -265,6 +292,7 @@ class Service:
             if is_idle:
                 engine.evict_everything()
                 self._note(engine)
+                self._publish(AllCleared())  # whoever joins late knows from here on what is there
             with self._changed:
                 tell = self._resets.pop(0)  # only now: where the engine fails on the way, it is told of that
             tell(is_idle)
@@ -275,6 +303,7 @@ class Service:
             jobs, self._jobs = [*self._jobs.values()], {}
             resets, self._resets = self._resets, []
             self.counters = replace(self.counters, running=0, waiting=0)
+        self._tell_ended()
         for job in jobs:
             job.tell(Ended(error=reason))
         for tell in resets:
@@ -326,4 +355,4 @@ class Service:
         with self._changed:
             job = self._jobs.pop(number)
             self._source.given_up.discard(number)
-        job.tell(ended)
+        self._ended.append((job, ended))

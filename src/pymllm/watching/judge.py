@@ -7,6 +7,7 @@ the message that told it last. Of messages the digests of the last `RECENT` are 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -55,7 +56,7 @@ class _Producer:
     contents: dict[tuple[Place, bytes], tuple[Hash, int]] = field(default_factory=dict)
     copies: int = 0
     windows: set[int] = field(default_factory=set)  # groups that keep a window
-    places: dict[Place, None] = field(default_factory=dict)  # in which something was ever stored, in order
+    places: dict[Place, int] = field(default_factory=dict)  # of all that was ever stored: tokens of a block
 
     def clear(self) -> None:
         """Forget all blocks: nothing is there."""
@@ -78,6 +79,7 @@ class StreamJudge:
     def __init__(self, capacity: int | None = None, without: frozenset[str] = frozenset()) -> None:
         self.capacity = capacity
         self.not_claimed = without | (frozenset() if capacity is not None else frozenset({"W7"}))
+        self._has_requests = False
         self.tests: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
         self.first: dict[str, Evidence] = {}
@@ -103,11 +105,60 @@ class StreamJudge:
 
     def verdict_of(self, law: str) -> Verdict:
         """Return the verdict on a law."""
-        if law in self.not_claimed:
+        if law in self.not_claimed or (law == "W8" and not self._has_requests):
             return Verdict.NOT_CLAIMED
         if self.broken[law]:
             return Verdict.VIOLATED
         return Verdict.HOLDS if self.tests[law] else Verdict.UNKNOWN
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def longest_chain(self, prompt: Sequence[int], salt: str | None = None) -> int | None:
+        """Count the leading tokens of a prompt that are told to be cached, in whole blocks.
+
+        ``None`` where that cannot be known: of no producer or several, of one whose beginning was not heard,
+        or of one that tells no tokens. Cost: a digest per block.
+        """
+        place = self._whole_place()
+        if place is None:
+            return None
+        (producer,) = self._producers.values()
+        size, parent, length = producer.places[place], None, 0
+        keys = " " if salt is None else f" {[salt]}"
+        most = max(0, len(prompt) - 1) // size * size
+        while length < most:
+            content = _content(parent, tuple(prompt[length : length + size]), keys)
+            known = producer.contents.get((place, content))
+            if known is None:
+                break
+            parent, keys = known[0], " "
+            length += size
+        return length
+
+    def judge_hit(self, request: int, hit: int, chains: Sequence[int | None]) -> None:
+        """Judge the cached tokens of a request by W8.
+
+        ``chains``: the `longest_chain` of its prompt when it was sent and, where others ran beside it, after
+        each message until all were answered; nothing is judged where one is unknown.
+        """
+        self._has_requests = True
+        place = self._whole_place()
+        if place is None or None in chains:
+            return
+        (name, producer) = next(iter(self._producers.items()))
+        longest = max(chain for chain in chains if chain is not None)
+        is_exact = len(chains) == 1 and len(producer.places) == 1
+        found = laws.w8(laws.HitSeen(request, hit, longest, is_exact))
+        self._ask("W8", found, Message(name, producer.last or 0, ()), 0)
+
+    def _whole_place(self) -> Place | None:
+        """Return the place of the layers that see all tokens, of the one producer that there is."""
+        if len(self._producers) != 1:
+            return None
+        (producer,) = self._producers.values()
+        whole = [place for place in producer.places if place.group not in producer.windows]
+        is_told = producer.is_whole and len(whole) == 1 and producer.places[whole[0]]
+        return whole[0] if is_told else None
 
     # -- the fold ------------------------------------------------------------------------------------------
 
@@ -184,7 +235,7 @@ class StreamJudge:
                 producer.contents.pop((at, block.content), None)
 
     def _store(self, producer: _Producer, message: Message, place: int, event: Stored) -> None:
-        producer.places[event.place] = None
+        producer.places[event.place] = event.block_size
         tokens = laws.w2(event)
         self._ask("W2", tokens, message, place)
         if event.has_window:
@@ -201,7 +252,7 @@ class StreamJudge:
             if is_told:
                 own = event.tokens[number * size : (number + 1) * size] if event.tokens is not None else ()
                 keys = event.keys[number] if number < len(event.keys) else ""
-                content = blake2b(repr((parent, own, keys)).encode(), digest_size=16).digest()
+                content = _content(parent, own, keys)
             self._add(producer, message, place, event.place, hash, content)
             parent = hash
         room = laws.RoomSeen(producer.copies, self.capacity)
@@ -255,3 +306,7 @@ class StreamJudge:
                     *(law, message.producer, message.number, event, place),
                     *(found.what, str(found.expected), str(found.observed), told_in),
                 )
+
+
+def _content(parent: Hash | None, tokens: tuple[int, ...], keys: str) -> bytes:
+    return blake2b(repr((parent, tokens, keys)).encode(), digest_size=16).digest()

@@ -55,6 +55,20 @@ class RoomSeen:
     capacity: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class HitSeen:
+    """The tokens that a request found in the cache, beside the longest chain that was told.
+
+    ``chain``: the longest cached beginning of its prompt, in tokens; of several moments the longest of all.
+    ``is_exact``: whether it was told at one moment, in a group of all layers, so that nothing else has a say.
+    """
+
+    request: int
+    hit: int
+    chain: int
+    is_exact: bool
+
+
 LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
@@ -272,3 +286,39 @@ def w7(seen: RoomSeen) -> Found:
     return demand(
         seen.copies <= seen.capacity, "blocks that are there", f"at most {seen.capacity}", seen.copies
     )
+
+
+@_law
+def w8(seen: HitSeen) -> Found:
+    """What a request hits is the longest chain that was told.
+
+    The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
+    and in its namespace, that were told and not removed when it was sent. The last token of a prompt is
+    always computed, so that a block which ends with it is not counted. It hits no more than that, and no
+    less where nothing runs beside it, and where blocks are of all layers: with several groups, such as one of
+    window layers, the others have a say.
+
+    Why
+    ---
+    It is what the stream is for. A router sends a request to the server that is told to have most of its
+    prompt; if that finds less, the rest is computed anew, and if it would have found more elsewhere, nobody
+    knows.
+
+    Choices
+    -------
+    A request that runs beside others may hit as much as was told at any moment until all were answered.
+
+    Caller
+    ------
+    The log of the requests, in order, with the events between them; `pymllm probe --events` has it. Streams
+    whose beginning was not heard, of several producers, or without tokens are no test.
+
+    Engines
+    -------
+    vLLM 0.32 tells a block removed when one of its two copies goes, and then hits it: 96 tokens, where 64 are
+    told (vllm#55092).
+    """
+    what = f"tokens that request {seen.request} hit"
+    if seen.is_exact:
+        return demand(seen.hit == seen.chain, what, seen.chain, seen.hit)
+    return demand(seen.hit <= seen.chain, what, f"at most {seen.chain}", seen.hit)

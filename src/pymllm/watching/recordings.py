@@ -62,12 +62,21 @@ class Recorder:
 
     def write(self, plain: Any) -> None:
         """Write a message; bytes in it as hexadecimal text, as events have them."""
-        self._file.write(json.dumps(plain, separators=(",", ":"), default=_hexadecimal) + "\n")
+        self._file.write(_dump(plain) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def plain_message(message: Any) -> Any:
+    """Return a message as a recording has it: bytes in it are hexadecimal text."""
+    return json.loads(_dump(message))
+
+
+def _dump(message: Any) -> str:
+    return json.dumps(message, separators=(",", ":"), default=_hexadecimal)
 
 
 def _hexadecimal(value: object) -> str:

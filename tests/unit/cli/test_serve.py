@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
@@ -14,6 +17,7 @@ from click.testing import CliRunner
 
 from pymllm.cli import main
 from pymllm.cli.servers import serve
+from tests.unit.cli.typed import typed
 
 NEEDS = pytest.mark.skipif(serve.why_no_servers() is not None, reason="pymllm[servers] is not installed")
 
@@ -43,6 +47,44 @@ def test_it_serves_until_it_is_terminated() -> None:
 
 
 @NEEDS
+def test_its_events_are_watched() -> None:
+    """`pymllm watch` at the address that it tells: every law holds, whenever one joins."""
+    pytest.importorskip("zmq", reason="pyzmq of the extra servers is not installed")
+    command = [sys.executable, "-m", "pymllm", "serve", "--port", "0", "--capacity", "256"]
+    command += ["--events", "tcp://127.0.0.1:*", "--replay", "tcp://127.0.0.1:*"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            url, address = re.findall(r"(?:http|tcp)://127\.0\.0\.1:\d+", program.stdout.readline())
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            is_heard = threading.Event()
+
+            def ask() -> None:
+                for turn in itertools.count():
+                    prompt = [*[7] * 16, *[turn % 128, turn // 128] * 20]
+                    asked = json.dumps({"prompt": prompt, "max_tokens": 2}).encode()
+                    opener.open(f"{url}/v1/completions", asked, timeout=30).close()
+                    if is_heard.is_set():
+                        return
+
+            asker = threading.Thread(target=ask)
+            asker.start()
+            try:
+                watched = typed("watch", address, "--for", 60, "--messages", 12, "--blocks", 16, "--json")
+            finally:
+                is_heard.set()
+                asker.join()
+        finally:
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=30)
+    document = json.loads(watched.stdout)
+    verdicts = {law["id"]: law["verdict"] for law in document["laws"]}
+    assert verdicts.pop("W8") == "not claimed"  # nobody tells of requests
+    assert {*verdicts.values()} == {"holds"}, document
+    assert document["messages"] == 12
+
+
+@NEEDS
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -50,6 +92,12 @@ def test_it_serves_until_it_is_terminated() -> None:
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1:0"),
         (["--device", "nothing"], "device 'nothing' is not one that torch knows"),
         (["--fault", "B01"], "no fault 'B01'"),
+        (["--replay", "tcp://127.0.0.1:*"], "--replay: without --events there are no messages; give both"),
+        (["--events", "nowhere"], "cannot publish at nowhere: Invalid argument; give an address such as tcp"),
+        (
+            ["--events", "tcp://127.0.0.1:*", "--capacity", "8"],
+            "capacity is 8; it must hold at least one page of 16",
+        ),
         (["sparse"], "'sparse' is not one of 'dense', 'window', 'hybrid'"),
     ],
 )
@@ -79,3 +127,13 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         "starlette and uvicorn are not installed; pip install 'pymllm[servers]' brings them" in result.output
     )
+
+
+@NEEDS
+def test_a_missing_pyzmq_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where events are to be published, and then alone."""
+    monkeypatch.setattr(serve, "why_no_servers", lambda: None)
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
+    result = CliRunner().invoke(main, ["serve", "--events", "tcp://127.0.0.1:*"])
+    assert result.exit_code == 2
+    assert "pyzmq is not installed; pip install 'pymllm[servers]' brings it" in result.output

@@ -448,7 +448,7 @@ def test_a_parent_never_stands_after_its_child() -> None:
     """C3: such a call has no meaning, so the chain is registered as one instead."""
     machine = machine_of(Blocks, slots=None)()
     machine._register(machine.take_chain(2, 0, 1, 0), [5, 6], [6, 0])
-    assert operations_of(machine)[-1] == ops.RegisterBlocks((Span(2, 0, 1), Span(2, 1, 2)), (5, 6))
+    assert operations_of(machine)[-1] == ops.RegisterBlocks((Span(3, 0, 1), Span(3, 1, 2)), (5, 6))
 
 
 class NoHands(Blocks):

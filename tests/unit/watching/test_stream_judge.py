@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pymllm.watching import judge as judging
 from pymllm.watching.events import read_message
 from pymllm.watching.judge import StreamJudge
 from pymllm.watching.laws import LAWS
-from tests.unit.watching.producer import Producer, removed, stored
+from tests.unit.watching.producer import SIZE, Producer, removed, stored
 
 FAULTS = {
     "gap": ("W1", ""),
@@ -42,6 +43,18 @@ def feed(judge: StreamJudge, *batches: list[Any], start: int = 0) -> StreamJudge
     return judge
 
 
+def prompt_of(path: tuple[int, ...]) -> list[int]:
+    """The tokens of a path of blocks, and one behind them, which is always computed."""
+    return [token for piece in path for token in [piece] * SIZE] + [9]
+
+
+def ask(judge: StreamJudge, producer: Producer, paths: list[tuple[int, ...]]) -> None:
+    """Make requests that hit what the producer really has."""
+    for number, path in enumerate(paths):
+        hit = next(end for end in range(len(path), -1, -1) if not end or path[:end] in producer.there)
+        judge.judge_hit(number, hit * SIZE, [judge.longest_chain(prompt_of(path))])
+
+
 def broken(judge: StreamJudge) -> dict[str, int]:
     return {law: count for law, count in judge.broken.items() if count}
 
@@ -51,6 +64,7 @@ def test_a_sound_producer_breaks_no_law_and_tests_each(seed: int) -> None:
     """Every law is tested, and what is there in the end is what the producer has."""
     producer = Producer(seed)
     judge = judged(producer)
+    ask(judge, producer, [(1, 2), (2,), *producer.there])
     assert {law: judge.verdict_of(law) for law in LAWS} == dict.fromkeys(LAWS, Verdict.HOLDS)
     assert judge.copies == len(producer.there) <= judge.most_copies <= producer.room
     assert not judge.is_late
@@ -63,6 +77,55 @@ def test_a_planted_fault_is_caught_by_its_law(fault: str, seed: int) -> None:
     judge = judged(Producer(seed, fault=fault))
     meant, beside = FAULTS[fault]
     assert meant in broken(judge).keys() <= {meant, *beside.split()}
+
+
+@pytest.mark.parametrize("fault", ["other block", "silent evictions", "second copy"])
+def test_a_request_hits_what_was_told(fault: str) -> None:
+    """W8: more or less is a fault of the stream, or of the cache."""
+    producer = Producer(0, fault=fault)
+    judge = StreamJudge()
+    for plain in producer.messages(100):
+        judge.feed(read_message(plain))
+        ask(judge, producer, [*product(range(3), repeat=4)])
+    assert judge.verdict_of("W8") is Verdict.VIOLATED
+    assert judge.first["W8"].what.startswith("tokens that request ")
+
+
+def test_a_hit_is_counted_in_whole_blocks_that_leave_a_token() -> None:
+    """In its namespace; of several moments the longest counts, and less may be hit."""
+    judge = feed(StreamJudge(), [stored([(1,), (1, 2)]), {**stored([(3,)]), "extra_keys": [["s"]]}])
+    prompt = prompt_of((1, 2))
+    assert judge.longest_chain(prompt) == 2 * SIZE
+    assert judge.longest_chain(prompt[:-1]) == SIZE
+    assert judge.longest_chain(prompt, "s") == judge.longest_chain([]) == 0
+    assert judge.longest_chain(prompt_of((3,)), "s") == SIZE
+    judge.judge_hit(1, SIZE, [0, 2 * SIZE, SIZE])
+    assert (judge.tests["W8"], broken(judge)) == (1, {})
+    judge.judge_hit(2, 0, [SIZE])
+    assert (judge.first["W8"].expected, judge.first["W8"].observed) == ("4", "0")
+
+
+def test_a_window_has_a_say_in_what_is_hit() -> None:
+    """Less may be hit than the layers with all tokens have, and no more."""
+    window = {**stored([(1,)]), "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    judge = feed(StreamJudge(), [stored([(1,)]), window])
+    for hit in (0, SIZE):
+        judge.judge_hit(1, hit, [SIZE])
+    assert broken(judge) == {}
+    judge.judge_hit(1, 2 * SIZE, [SIZE])
+    assert judge.first["W8"].expected == "at most 4"
+
+
+def test_what_was_not_heard_tests_no_hit() -> None:
+    """Late listeners, several producers, and blocks without tokens."""
+    late = feed(StreamJudge(), [stored([(1,)])], start=3)
+    several = feed(StreamJudge(), [stored([(1,)])])
+    several.feed(read_message({"topic": "kv", "seq": 0, "batch": [0.0, [stored([(1,)])], 1]}))
+    untold = feed(StreamJudge(), [{**stored([(1,)]), "token_ids": [], "block_size": 0}])
+    for judge in (late, several, untold, StreamJudge()):
+        assert judge.longest_chain(prompt_of((1,))) is None
+        judge.judge_hit(1, 99, [None])
+        assert judge.verdict_of("W8") is Verdict.UNKNOWN
 
 
 def test_the_first_event_that_breaks_a_law_is_kept() -> None:

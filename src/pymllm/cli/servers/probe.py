@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,10 +27,12 @@ from pymllm.documents.probes import (
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 if TYPE_CHECKING:
+    from pymllm.probing.heard import Heard
     from pymllm.probing.judge import Judgement
     from pymllm.probing.probed import Probed
     from pymllm.probing.records import History
     from pymllm.probing.search import ProbePlan, Servers
+    from pymllm.serving.publisher import EventPublisher
 
 _HELP = """\
 Judge a running server: a request is answered with a warm cache as with a cold one.
@@ -42,6 +44,7 @@ Traffic goes to URL alone. Its cache is emptied, so probe a server that is yours
 \b
 pymllm probe http://127.0.0.1:8000
 pymllm probe --demo hybrid              a server of our own, in this process
+pymllm probe URL --events tcp://127.0.0.1:5557     and the events of its cache
 pymllm probe URL --again FILE           make the requests of a file once more
 pymllm probe --judge FILE               judge a file by its answers alone
 
@@ -106,8 +109,15 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
     "--without",
     metavar="LAW",
     multiple=True,
-    type=options.one_of([*(f"V{number}" for number in range(1, 8)), "exact-reuse"]),
+    type=options.one_of(
+        [*(f"V{number}" for number in range(1, 8)), *(f"W{number}" for number in range(1, 9)), "exact-reuse"]
+    ),
     help="A law that the server does not claim, or exact-reuse: V1, V5 and half of V3; may be repeated.",
+)
+@click.option(
+    "--events",
+    metavar="ADDRESS",
+    help="Where the server publishes the events of its cache: judge these, and hits by them (W1 to W8).",
 )
 @options.timeout
 @click.option(
@@ -144,6 +154,7 @@ def probe_command(
     api: str,
     against: str | None,
     start: str | None,
+    events: str | None,
     timeout: float,
     shrink_seconds: float,
     again: Path | None,
@@ -158,7 +169,7 @@ def probe_command(
     """Probe one server."""
     form = "json" if as_json else form
     if judged is not None:
-        options.refuse_typed(("store",), "--judge measures nothing")
+        options.refuse_typed(("store", "events"), "--judge measures nothing")
         if url is not None:
             raise click.UsageError(
                 "--judge asks no server; leave the URL out, or use --again to play the file."
@@ -170,7 +181,7 @@ def probe_command(
         options.refuse_typed(("start", "against", "api"), "--demo has its own server")
     if against is not None and against.rstrip("/") == str(url).rstrip("/"):
         raise click.UsageError(f"--against {against}: this is the server that is probed; name another one.")
-    _refuse_without_packages(demo)
+    _refuse_without_packages(demo, events)
     from pymllm.probing.records import read_history
     from pymllm.probing.search import play_again, probe, shrink
 
@@ -184,7 +195,7 @@ def probe_command(
     plan = _plan(asked, demo)
     with ExitStack() as stack, options.refusing():
         servers, address = stack.enter_context(
-            _servers(url, demo, api, against, start, timeout, progress, plan)
+            _servers(url, demo, api, against, start, events, timeout, progress, plan)
         )
         with progress_bar(progress, "probe", None, "answers") as bar:
             done = play_again(servers, earlier, plan, bar) if again else probe(servers, plan, bar)
@@ -194,7 +205,7 @@ def probe_command(
         seconds = time.monotonic() - begun
         file = _save(done, output)
         script = _script(done.smallest or done.history, address) if form == "curl" else ""
-    typed = {"api": None if api == "auto" else api, "against": against, "start": start}
+    typed = {"api": None if api == "auto" else api, "against": against, "start": start, "events": events}
     words = "".join(f" --{name} {quote(word)}" for name, word in typed.items() if word is not None)
     document = _document(done, address, seconds, file, demo, words)
     keep_run(store, document)
@@ -225,10 +236,12 @@ def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
     return tell(document, draw_document, form == "json")
 
 
-def _refuse_without_packages(demo: str | None) -> None:
+def _refuse_without_packages(demo: str | None, events: str | None = None) -> None:
     reason = why_no_servers() if demo is not None else None
-    if importlib.util.find_spec("httpx") is None:
-        reason = "httpx is not installed; pip install 'pymllm[servers]' brings it"
+    needed = {"httpx": "httpx", **({} if events is None else {"zmq": "pyzmq"})}
+    for module, package in needed.items():
+        if importlib.util.find_spec(module) is None:
+            reason = f"{package} is not installed; pip install 'pymllm[servers]' brings it"
     if reason is not None:
         raise click.UsageError(f"pymllm probe: {reason}.")
 
@@ -251,6 +264,7 @@ def _servers(
     api: str,
     against: str | None,
     start: str | None,
+    events: str | None,
     timeout: float,
     progress: str,
     plan: ProbePlan,
@@ -263,7 +277,12 @@ def _servers(
 
     api, _, claim = api.partition(",")
     with ExitStack() as stack:
-        address = url or stack.enter_context(_demo(demo or "dense"))
+        publisher = None
+        if demo is not None and events is not None:
+            publisher = stack.enter_context(_publisher(events))
+            events = publisher.address
+        address = url or stack.enter_context(_demo(demo or "dense", publisher))
+        heard = None if events is None else stack.enter_context(_heard(events))
         http = stack.enter_context(make_http(address, timeout))
         other = None
         if against is not None:
@@ -285,11 +304,28 @@ def _servers(
         find_abilities(client, plan.longest, claims_namespaces=bool(claim))
         if other is not None:
             speak_alike(client, other)
-        yield Servers(client, other, renew, is_fresh=start is not None), address
+        yield Servers(client, other, renew, is_fresh=start is not None, heard=heard), address
 
 
 @contextmanager
-def _demo(architecture: str) -> Iterator[str]:
+def _heard(events: str) -> Iterator[Heard]:
+    from pymllm.probing.heard import Heard
+
+    with closing(Heard(events)) as heard:
+        yield heard
+
+
+@contextmanager
+def _publisher(events: str) -> Iterator[EventPublisher]:
+    from pymllm.serving.publisher import EventPublisher
+    from pymllm.serving.service import ServerConfig
+
+    with closing(EventPublisher(events, window=ServerConfig().window)) as publisher:
+        yield publisher
+
+
+@contextmanager
+def _demo(architecture: str, publisher: EventPublisher | None) -> Iterator[str]:
     from pymllm.torch_extra import collector_aside
 
     with collector_aside():
@@ -298,7 +334,7 @@ def _demo(architecture: str) -> Iterator[str]:
         from pymllm.serving.background import serving
         from pymllm.serving.service import ServerConfig, Service
     torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
-    with serving(Service(ServerConfig(architecture))) as address:
+    with serving(Service(ServerConfig(architecture), publisher)) as address:
         yield address
 
 
@@ -343,8 +379,7 @@ def _document(
     demo: str | None,
     options_of_url: str = "",
 ) -> ProbeDocument:
-    from pymllm.probing.judge import UNTESTED, judge
-    from pymllm.probing.laws import LAWS
+    from pymllm.probing.judge import UNTESTED, judge, laws_of
     from pymllm.probing.telling import lines_of
 
     judgement, head = done.judgement, done.history.head
@@ -354,7 +389,7 @@ def _document(
         reasons |= ended
     laws = tuple(
         ProbedLaw(id, law.sentence, judgement.verdict_of(id), judgement.tests.get(id, 0), reasons.get(id))
-        for id, law in LAWS.items()
+        for id, law in laws_of(head).items()
     )
     verdict = merge_verdicts(law.verdict for law in laws)
     if done.failure is not None and verdict is not Verdict.VIOLATED:
@@ -362,7 +397,7 @@ def _document(
     shown = done.history if done.smallest is None else done.smallest
     violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
     it = judgement.tolerance
-    where = f"--demo {demo}" if demo else f"{url or 'URL'}{options_of_url}"
+    where = (f"--demo {demo}" if demo else url or "URL") + options_of_url
     again = None if violation is None or file is None else f"pymllm probe {where} --again {quote(file)}"
     return ProbeDocument(
         server=head.server,

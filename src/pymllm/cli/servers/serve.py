@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import refusing
+from pymllm.cli.options import refuse_typed, refusing
 from pymllm.cli.output import say
+from pymllm.errors import UsageError
 from pymllm.faults.plant import Change, planted
 from pymllm.torch_extra import collector_aside, why_no_torch
+
+if TYPE_CHECKING:
+    from pymllm.serving.publisher import EventPublisher
 
 _HELP = """\
 Serve a tiny random model, whose memory is our own classes, behind OpenAI's completions.
@@ -18,6 +24,7 @@ Serve a tiny random model, whose memory is our own classes, behind OpenAI's comp
 It is a server to try tools on: a few layers with seeded random weights, 128 tokens (ASCII), and answers that
 do not depend on what is cached. POST /v1/completions takes a text or token ids, logprobs, cache_salt and
 stream; GET /metrics, /health and /v1/models tell; POST /reset_prefix_cache empties the cache.
+With --events it publishes each block that is stored or removed, as vLLM does: `pymllm watch` judges that.
 
 It needs pip install 'pymllm[torch,servers]', and listens until Ctrl-C.
 """
@@ -75,9 +82,19 @@ _size = click.IntRange(1, 1 << 24)
     "--check", is_flag=True, help="Count all memory again after each step; a fault ends the engine."
 )
 @click.option("--fault", metavar="ID", help="Put a fault of servers in, as `pymllm faults list` names them.")
+@click.option(
+    "--events",
+    metavar="ADDRESS",
+    help="Publish the cache's events here over ZeroMQ, such as tcp://127.0.0.1:5557; for `pymllm watch`.",
+)
+@click.option("--replay", metavar="ADDRESS", help="With --events: answer here for messages that were missed.")
 @click.option("--device", default="cpu", show_default=True, help="Device of the model and its memory.")
-def serve_command(host: str, port: int, fault: str | None, **sizes: object) -> None:
+def serve_command(
+    host: str, port: int, fault: str | None, events: str | None, replay: str | None, **sizes: object
+) -> None:
     """Serve until interrupted."""
+    if events is None:
+        refuse_typed(("replay",), "without --events there are no messages", "; give both")
     reason = why_no_servers()
     if reason is not None:
         raise click.UsageError(f"pymllm serve: {reason}.")
@@ -88,18 +105,32 @@ def serve_command(host: str, port: int, fault: str | None, **sizes: object) -> N
         from pymllm.serving.app import make_app
         from pymllm.serving.background import answer_at_once
         from pymllm.serving.service import ServerConfig, Service
-    with refusing():
-        edits = () if fault is None else _edits_of(fault)
-        service = Service(ServerConfig(**sizes))  # type: ignore[arg-type]  # declared twice: here and there
-    torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
-    listener = _listen(host, port)
-    with listener, planted(edits):
+    with ExitStack() as stack:
+        with refusing():
+            edits = () if fault is None else _edits_of(fault)
+            config = ServerConfig(**sizes)  # type: ignore[arg-type]  # declared twice: here and there
+            publisher = None if events is None else _publisher(events, replay, config.window)
+            if publisher is not None:
+                stack.callback(publisher.close)
+            service = Service(config, publisher)
+        torch.set_num_threads(1)  # matrices of 64 by 64: more threads wait for each other
+        listener = stack.enter_context(_listen(host, port))
+        stack.enter_context(planted(edits))
         answer_at_once(listener)
         address, taken = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        say(f"serving {sizes['architecture']} at http://{shown}:{taken} (Ctrl-C ends it)")
+        told = "" if publisher is None else f", its events at {publisher.address}"
+        say(f"serving {sizes['architecture']} at http://{shown}:{taken}{told} (Ctrl-C ends it)")
         settings = uvicorn.Config(make_app(service), log_level="warning", timeout_graceful_shutdown=5)
         uvicorn.Server(settings).run(sockets=[listener])
+
+
+def _publisher(address: str, replay: str | None, window: int) -> EventPublisher:
+    if importlib.util.find_spec("zmq") is None:
+        raise UsageError("pyzmq is not installed; pip install 'pymllm[servers]' brings it")
+    from pymllm.serving.publisher import EventPublisher
+
+    return EventPublisher(address, replay, window)
 
 
 def _edits_of(fault: str) -> tuple[Change, ...]:

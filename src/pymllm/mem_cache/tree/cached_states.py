@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pymllm.mem_cache.cache_events import Part
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.lru_list import LRUList
 from pymllm.mem_cache.tree.node import MambaTreeNode
@@ -103,6 +104,8 @@ class CachedStates:
         else:
             self.evictable += 1
         self.victims.place(node)
+        if self.tree.log is not None:
+            self.tree.note_stored(node, Part.STATE)
 
     def give_up(self, node: MambaTreeNode) -> None:
         """Take a state from its node, which stays, whatever is held: its pool has taken it."""
@@ -118,6 +121,8 @@ class CachedStates:
         node._track_slot = node._track_index = None
         self.evictable -= 1
         self.lru.take_out(node)
+        if self.tree.log is not None:
+            self.tree.log.remove(Part.STATE, node.hash_values or ())
 
     def hold(self, node: MambaTreeNode) -> None:
         """Protect the state of ``node``, if it has one, by one more hold, which the tree is to count next."""

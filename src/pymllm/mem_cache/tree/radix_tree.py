@@ -22,6 +22,7 @@ import torch
 
 from pymllm.errors import LockError, StaleNodeError
 from pymllm.mem_cache.base_prefix_cache import Namespace, RadixKey, as_namespace
+from pymllm.mem_cache.cache_events import EventLog, Part
 from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts, expand_pages
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.tree.victims import Victims
@@ -99,10 +100,12 @@ class RadixTree(Generic[NodeT]):
 
     ``make_node``: makes an empty node. ``page_size``: tokens per page. ``device``: where the nodes' slots
     live. ``keeps_pages``: whether a node keeps the first slot of each page instead of all slots. ``victims``:
-    the orders in which its nodes wait; without them, the unlocked leaves by age.
+    the orders in which its nodes wait; without them, the unlocked leaves by age. ``log``: notes the blocks
+    that come and go, or ``None``; each node has its hashes then.
     """
 
     root: NodeT
+    log: EventLog | None = None
 
     def __init__(
         self,
@@ -144,6 +147,8 @@ class RadixTree(Generic[NodeT]):
         self.clock = 0.0
         self.evictable_tokens = 0
         self.protected_tokens = 0
+        if self.log is not None:
+            self.log.clear()
         for node in nodes:
             # Relatives and neighbours name each other: cut them apart, or the slots wait for the collector.
             node._value = node._starts = node.parent = node._owner = node._only_child = None
@@ -210,6 +215,8 @@ class RadixTree(Generic[NodeT]):
         node._filed_under = edge[: self.page_size * token_bytes]
         if parent is self.root and (namespace is not None or width > 1):
             node._filed_under = namespace, width, node._filed_under
+        if self.log is not None:
+            self.page_hashes(node)
         return node
 
     def append(self, node: NodeT) -> None:
@@ -225,6 +232,8 @@ class RadixTree(Generic[NodeT]):
         self.evictable_tokens += length
         if parent._order is not None:  # it is no leaf any more
             self.victims.place(parent)
+        if self.log is not None:
+            self.note_stored(node, Part.KV)
 
     def prepare_split(self, node: NodeT, tokens: int) -> Split[NodeT]:
         """Make the parts for `split` to cut ``node`` after its first ``tokens`` tokens; nothing has changed.
@@ -289,6 +298,8 @@ class RadixTree(Generic[NodeT]):
             node.parent._only_child = None
             freed += node._length
             node._value = node._starts = node.parent = node._owner = None
+            if self.log is not None:
+                self.log.remove(Part.KV, node.hash_values or ())
         self.evictable_tokens -= freed
 
     def nodes(self) -> Iterator[NodeT]:
@@ -424,6 +435,15 @@ class RadixTree(Generic[NodeT]):
                 self.protected_tokens -= at._length
             at = at.parent
         self.victims.place(node)
+
+    # -- events --------------------------------------------------------------------------------------
+
+    def note_stored(self, node: NodeT, part: Part) -> None:
+        """Note that a part of a node in the tree has come; only with a log. Nothing here can fail."""
+        assert self.log is not None
+        assert node.hash_values
+        above = node.parent.hash_values
+        self.log.store(part, node.hash_values, above[-1] if above else None, node._raw, node._namespace)
 
     # -- hashes --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from pymllm.errors import LockError
+from pymllm.mem_cache.cache_events import Part
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, Split, Walk
@@ -97,6 +98,8 @@ class SlidingWindow:
         node.swa_tombstone = False
         self.evictable_tokens += node._length
         self.victims.place(node)
+        if self.tree.log is not None:
+            self.tree.note_stored(node, Part.WINDOW)
 
     # -- holds ---------------------------------------------------------------------------------------
 
@@ -208,9 +211,18 @@ class WindowPlan(LeafPlan[TreeNode]):
         for node in dying:
             node.swa_tombstone = True
             window.evictable_tokens -= node._length
+        self._note_dead(dying)
         self._dying.clear()
         LeafPlan.commit(self)
-        window.evictable_tokens -= sum(node._length for node in self.removed if not node.swa_tombstone)
+        alive = [node for node in self.removed if not node.swa_tombstone]
+        window.evictable_tokens -= sum(node._length for node in alive)
+        self._note_dead(alive)
+
+    def _note_dead(self, nodes: list[TreeNode]) -> None:
+        log = self._tree.log
+        if log is not None:
+            for node in nodes:
+                log.remove(Part.WINDOW, node.hash_values or ())
 
     def _must_go(self, node: TreeNode) -> bool:
         return node.swa_tombstone or node.id in self._dying

@@ -16,6 +16,7 @@ import torch
 
 from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, InsertResult
+from pymllm.mem_cache.cache_events import CacheEvent, EventLog, Part
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
@@ -178,6 +179,64 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         if node is None:
             raise TypeError(f"node is None: give a {kind.__name__} of this cache")
         return self._tree.page_hashes(node) if self._tree.check_node(node, kind) else []
+
+    def keep_events(self, are_kept: bool = True) -> None:
+        """Keep an event of each block that comes or goes from now on (beyond the reference).
+
+        Parameters
+        ----------
+        are_kept : bool
+            False: keep none, and forget those that nobody took.
+
+        Raises
+        ------
+        RuntimeError
+            Called from a pool or a callback amid a call.
+
+        Notes
+        -----
+        First come events of what is cached already, so that events since this call tell all that is there.
+        A block is a page, its hash that of `compute_node_hash`. Kept events are the caller's to take: they
+        pile up. Cost: O(tokens hashed); where none are kept, one comparison for each node that comes or goes.
+        Law: X10.
+        """
+        self._guard.refuse("keep_events")
+        if not are_kept:
+            self._tree.log = None
+            return
+        tree = self._tree
+        nodes = list(tree.nodes())
+        for node in nodes:
+            tree.page_hashes(node)
+        tree.log = EventLog(self.page_size)
+        for node in nodes:
+            tree.note_stored(node, Part.KV)
+            self._note_parts(node)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Return the events since the last call, oldest first, and forget them (beyond the reference).
+
+        Returns
+        -------
+        list of CacheEvent
+            `BlocksStored`, `BlocksRemoved` and `AllCleared` of `pymllm.mem_cache.cache_events`; none unless
+            `keep_events` was called.
+
+        Raises
+        ------
+        RuntimeError
+            Called from a pool or a callback amid a call.
+
+        Notes
+        -----
+        Each block is told once when it comes, after its parent, and once when it goes, before it; a split
+        changes no block, and is not told. Cost: O(tokens told). Law: X10.
+        """
+        self._guard.refuse("take_events")
+        return [] if self._tree.log is None else self._tree.log.take()
+
+    def _note_parts(self, node: NodeT) -> None:
+        """Note what a node has beside its KV; here, nothing."""
 
     def pretty_print(self) -> None:
         """Print the tree to standard output, one line per node, children indented below their parent.

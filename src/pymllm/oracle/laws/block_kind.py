@@ -30,10 +30,12 @@ from pymllm.history.operations import (
     SetClock,
     StampBlocks,
     StoreState,
+    TakeEvents,
     WriteLive,
 )
-from pymllm.history.outcomes import BlockBooks, Done, Slots, States
-from pymllm.oracle.laws.goal import Condition, Met, make_goals
+from pymllm.history.outcomes import BlockBooks, Done, Slots, States, ToldEvents
+from pymllm.oracle.laws.event_goals import met_by_events
+from pymllm.oracle.laws.goal import CACHING, Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, KindLaws
 from pymllm.oracle.models.block_model import BlockModel
 from pymllm.oracle.models.blocks import (
@@ -54,7 +56,6 @@ def _is_several(config: Config) -> bool:
     return isinstance(slots, int) and slots > 1
 
 
-CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
 LRU = Condition("policy lru", lambda config: config.get("policy") == "lru")
 _KEEPING = Condition("policy lru or release", lambda config: config.get("policy") != "ref_zero")
 _REF_ZERO = Condition("policy ref_zero", lambda config: config.get("policy") == "ref_zero")
@@ -475,6 +476,7 @@ BLOCKS = KindLaws(
         Inspect: Asked(BlockBooks, "C1", "C2"),
         Fault: Asked(Done, "C1", "C2"),
         Reset: Asked(Done, "X7", "C9"),
+        TakeEvents: Asked(ToldEvents, "X10", "C2", is_test=False),
     },
     sizes_law="C2",
     sizes={
@@ -511,6 +513,7 @@ BLOCKS = KindLaws(
         (SaveLive, DONE): _met_by_save,
         (RestoreLive, DONE): _met_by_restore,
         (Reset, DONE): _met_by_reset,
+        (TakeEvents, DONE): met_by_events,
     },
     counts_all=False,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from pymllm.history.claims import ANY_REFUSAL
@@ -23,6 +24,7 @@ from pymllm.history.operations import (
     ReadRows,
     ReadStates,
     Reset,
+    TakeEvents,
     Unlock,
 )
 from pymllm.history.outcomes import INJECTED, Done, NoRoom
@@ -40,6 +42,7 @@ from pymllm.oracle.models.prefix_seen import (
 )
 from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import SeenLook
+from pymllm.oracle.models.told_events import SeenEvents
 
 
 @law("X1", page="every-class", ways="op", kinds="all", needs=ANY_REFUSAL)
@@ -782,3 +785,76 @@ def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
         return None
     what = f"{name_of(type(operation))}, which is claimed without a limit"
     return Broken(what, "done", f"unsupported ({seen.result.what})")
+
+
+@law("X10", TakeEvents, page="every-class", ways="op", kinds="prefix blocks requests", needs="events")
+def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEvents) -> Found:
+    """The fold of the events is what is cached.
+
+    `take_events` answers with the events since it was asked last, and forgets them. Whoever takes all of them
+    over, in their order, knows exactly the blocks that are cached at that moment:
+
+    - `stored`: the blocks of `hashes`, which was not told, or not since its removal, are there from now on.
+      Each is the child of the one before, and the first of `parent`, which is told and not removed; without
+      one it begins a prompt. A run of blocks may be one event or several.
+    - `removed`: these blocks are not there any more. Each was told.
+    - `cleared`: nothing is there. A `reset` is told in this way, or by removals. The first event of a new
+      object may be one.
+
+    A block has parts, each of which comes and goes by itself. `kv` is what it has of layers that see all
+    tokens; with a window, `window` is there while the page is no tombstone (S2); with states, `state` stands
+    for a state after its last token (M1). A page of a cache (R1) is a block here.
+
+    | kind | `hashes` | `tokens` |
+    | --- | --- | --- |
+    | `prefix` | of its own, one for each block of a namespace | of all blocks, as they were given |
+    | `blocks` | those of `register_blocks` | null |
+    | `requests` | those of C3 | of all blocks |
+
+    Of `prefix` the namespace stands in `extra_key` where a prompt begins. An operation that failed or was
+    refused is told as far as it has changed what is cached: what a pool did not take is still there (X2).
+    Nodes are not told, and neither is a split.
+
+    Why
+    ---
+    Routers send a request where most of its prompt is cached, and know that from events alone. After a
+    removal that is not told they choose a machine that computes the prompt anew; a removal that is told too
+    early, or a block with a wrong parent, hides what is there. Nothing fails on the server itself: answers
+    are right, and late.
+
+    Choices
+    -------
+    How blocks are put together in events. Whether an event is made at once or when it is asked for. The hash
+    of kind `prefix`. The order of the removals of one operation.
+
+    Caller
+    ------
+    To take events before they fill the memory.
+
+    Engines
+    -------
+    - vLLM: `BlockStored` and `BlockRemoved` of blocks by their hashes; with a second copy of a block it tells
+      the removal of the first (vllm#55092), which W5 is about.
+    - sglang: an event for each page of a node that comes or goes (`mem_cache/events.py`).
+    """
+    if seen.odd is not None:
+        return Broken(*seen.odd)
+    for part, cached in seen.cached.items():
+        told = seen.told_of(part)
+        if told != {*cached}:
+            missing, gone = {*cached} - told, told.difference(cached)
+            expected, observed = "what is cached", f"what is not: {_some(gone)}"
+            if not gone:
+                expected, observed = "all that is cached", f"not {_some(missing)}"
+            return Broken(f"{part} of blocks, as events tell it", expected, observed)
+    stray = {part for part, _ in seen.told} - seen.cached.keys()
+    if stray:
+        return Broken("parts that events tell", f"of {', '.join(seen.cached)}", ", ".join(sorted(stray)))
+    return bool(seen.told) or None
+
+
+def _some(contents: Collection[object]) -> str:
+    """Spell a few blocks: the tokens of paths, the hash of others."""
+    spelled = [str(it.tokens if isinstance(it, Path) else it[0]) for it in contents]  # type: ignore[index]
+    spelled.sort(key=lambda text: (len(text), text))
+    return ", ".join(spelled[:3]) + (", ..." if len(spelled) > 3 else "")

@@ -24,6 +24,9 @@ class Condition:
     holds: Callable[[Config], bool]
 
 
+CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
+
+
 @dataclass(frozen=True, slots=True)
 class CoverageGoal:
     """A state in which something is at stake: until a search has reached it, its silence means nothing."""

@@ -24,11 +24,24 @@ from pymllm.history.operations import (
     ReadStates,
     Reset,
     Span,
+    TakeEvents,
     Unlock,
     WriteState,
     values_of,
 )
-from pymllm.history.outcomes import Done, Evicted, Hashes, Inserted, Inspected, Locked, Matched, Slots, States
+from pymllm.history.outcomes import (
+    Done,
+    Evicted,
+    Hashes,
+    Inserted,
+    Inspected,
+    Locked,
+    Matched,
+    Slots,
+    States,
+    ToldEvents,
+)
+from pymllm.oracle.laws.event_goals import met_by_events
 from pymllm.oracle.laws.goal import Met
 from pymllm.oracle.laws.keys import of_other_values
 from pymllm.oracle.laws.law import Asked, KindLaws
@@ -494,6 +507,7 @@ PREFIX = KindLaws(
         FreeTrack: Asked(Done, "M7"),
         WriteState: Asked(Done, "E1", "M7", is_test=False),
         ReadStates: Asked(States, "E1", "M7", is_test=False),
+        TakeEvents: Asked(ToldEvents, "X10", "R7", is_test=False),
     },
     sizes_law="R7",
     is_wrong_from_start=False,
@@ -517,5 +531,6 @@ PREFIX = KindLaws(
         (Alloc, NO_ROOM): lambda model, operation, seen: {"memory runs out": True},
         (AllocTrack, NO_ROOM): _met_by_full_tracks,
         (Malformed, REFUSED): _met_by_malformed,
+        (TakeEvents, DONE): met_by_events,
     },
 )

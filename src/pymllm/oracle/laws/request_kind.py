@@ -16,13 +16,15 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TakeEvents,
     TransferRequest,
     Truncate,
 )
-from pymllm.history.outcomes import ContextView, Done, Ran, RequestView
+from pymllm.history.outcomes import ContextView, Done, Ran, RequestView, ToldEvents
 from pymllm.oracle.laws import request_steps  # noqa: F401  (adds its checks to the laws)
-from pymllm.oracle.laws.block_kind import CACHING, LRU
-from pymllm.oracle.laws.goal import Condition, Met, make_goals
+from pymllm.oracle.laws.block_kind import LRU
+from pymllm.oracle.laws.event_goals import met_by_events
+from pymllm.oracle.laws.goal import CACHING, Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, KindLaws
 from pymllm.oracle.models.kind_model import DONE, NO_ROOM, STRUCK
 from pymllm.oracle.models.request_model import PAUSED, priority
@@ -479,6 +481,7 @@ REQUESTS = KindLaws(
         Reset: Asked(Done, "C9"),
         Inspect: Asked(ContextView, "E2", "C1"),
         Fault: Asked(Done, "X2 C1", "C1"),
+        TakeEvents: Asked(ToldEvents, "X10", "C1", is_test=False),
     },
     sizes_law="C1",
     sizes={
@@ -504,6 +507,7 @@ REQUESTS = KindLaws(
         (Reset, DONE): _met_by_reset,
         (RunStep, DONE): _met_by_step,
         (RunStep, CUT_SHORT): _met_by_broken_step,
+        (TakeEvents, DONE): met_by_events,
     },
     counts_all=False,
 )

@@ -32,6 +32,7 @@ from pymllm.history.operations import (
     SetClock,
     StampBlocks,
     StoreState,
+    TakeEvents,
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Effect, Outcome, Slots, States
@@ -49,6 +50,7 @@ from pymllm.oracle.models.kind_model import (
     Misuse,
     Seen,
 )
+from pymllm.oracle.models.told_events import EventFold, SeenEvents
 
 NO_SLOTS, RAISED = "no slots", "raised"
 """What operations on slots may come to, and those that tell an observer, which was let raise."""
@@ -189,6 +191,7 @@ class BlocksModel(KindModel):
         self.suspected = ""
         self.untested: dict[str, None] = {}
         self.fresh: BlockBooks | None = None
+        self.events = EventFold(None, lambda above, event, hash, tokens: (hash, above and above[0]))
         self.transfers: dict[int, list[int]] = {}  # blocks of those under way, by the step that began each
         self.ended: dict[int, None] = {}  # the steps that began the others
         self._was_used = False
@@ -252,6 +255,20 @@ class BlocksModel(KindModel):
     def is_outside(self, blocks: Sequence[int]) -> bool:
         """Tell whether any block lies outside of the pool and is not the dummy."""
         return any(block not in range(self.blocks.usable + 1) for block in blocks)
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
+        """Read events next to the hashes that are registered, each with that of its parent."""
+        if "events" not in self.claims:
+            raise ProgramError("events are not claimed")
+        hash_of, parent_of = self.blocks.hash_of, self.blocks.parent_of
+        above = {block: None if it is None else hash_of[it] for block, it in parent_of.items()}
+        return self.events.read(outcome, {"kv": {(it, above[block]) for block, it in hash_of.items()}})
+
+    def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
+        """Know what was told."""
+        self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class ColdRuns:
         others = ((*tokens[:-1], token) for token in range(tries) if token != tokens[-1])
         return next((other for other in others if self._hash(above.digest, other) == wanted), None)
 
+    def below(self, above: Prefix | None, tokens: tuple[int, ...]) -> Prefix:
+        """Return the prefix that goes on with a block of tokens; ``None`` for the first block."""
+        return self._below(self.nothing if above is None else above, tokens)
+
     def _below(self, above: Prefix, tokens: tuple[int, ...]) -> Prefix:
         found = self._known.get((above, tokens))
         if found is None:

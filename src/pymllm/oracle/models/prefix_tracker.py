@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
 from pymllm.history.asked import dimensions_of
 from pymllm.history.files import Header
-from pymllm.history.operations import Fault, Key, Operation
-from pymllm.history.outcomes import INJECTED, Failed, Outcome
+from pymllm.history.operations import Fault, Key, Operation, TakeEvents, Token
+from pymllm.history.outcomes import INJECTED, CacheEvent, Failed, Outcome
 from pymllm.oracle.models.kind_model import KindModel, Seen
 from pymllm.oracle.models.policy_ranks import find_rank, known_policies
 from pymllm.oracle.models.prefix_model import Path, PrefixModel, Rank, Space, StateEnds, path_of_key
@@ -18,6 +18,14 @@ from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.shown_nodes import ShownNodes
 from pymllm.oracle.models.slot_model import PageModel, WindowModel
 from pymllm.oracle.models.slot_ownership import SlotOwnership, TrackOwnership
+from pymllm.oracle.models.told_events import EventFold, SeenEvents
+
+
+def _below(above: Path | None, event: CacheEvent, hash: object, tokens: tuple[Token, ...]) -> Path:
+    if above is not None:
+        return above.longer_by(tokens)
+    width = len(tokens[0]) if isinstance(tokens[0], tuple) else 1
+    return Path(Space(event.extra_key, width), tokens)
 
 
 class PrefixTracker(KindModel):
@@ -63,6 +71,7 @@ class PrefixTracker(KindModel):
         self.has_matched = False  # the last match of a key that was not inserted since found something
         self.tokens: dict[int, HoldToken] = {}  # what each outstanding hold was given, by its `Lock`
         self.revived: set[int] = set()  # holds with a page on their paths that was revived meanwhile
+        self.events = EventFold(size, _below)
         self.hashes: dict[Path, str] = {}  # of pages, as they were told, where no digests are claimed
         self._handles: dict[int, Handle] = {}
         self._given: dict[int, HoldToken] = {}
@@ -199,6 +208,24 @@ class PrefixTracker(KindModel):
         if len(tokens) < length:
             return []
         return [one.space for one in self.cache.pages if one.tokens == tokens and one.space != key.space]
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
+        """Read events next to all pages that are cached, alive or with a state."""
+        if "events" not in self.claims:
+            raise ProgramError("events are not claimed")
+        pages, states = self.cache.pages, self.cache.states
+        cached: dict[str, Collection[Path]] = {"kv": pages.keys()}
+        if self.cache.window is not None:
+            cached["window"] = {path for path, page in pages.items() if page.alive}
+        if states is not None:
+            cached["state"] = states.slots.keys()
+        return self.events.read(outcome, cached)
+
+    def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
+        """Know what was told."""
+        self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
 

@@ -20,11 +20,14 @@ from pymllm.history.operations import (
     Resume,
     RunStep,
     ScheduleChunk,
+    TakeEvents,
+    Token,
     TransferRequest,
     Truncate,
 )
 from pymllm.history.outcomes import (
     INJECTED,
+    CacheEvent,
     Failed,
     NoRoom,
     Outcome,
@@ -32,6 +35,7 @@ from pymllm.history.outcomes import (
     RequestRun,
     Result,
 )
+from pymllm.oracle.models.cold_runs import Prefix
 from pymllm.oracle.models.kind_model import (
     DONE,
     MALFORMED_ERRORS,
@@ -54,6 +58,7 @@ from pymllm.oracle.models.request_model import (
     ServedRequest,
     priority,
 )
+from pymllm.oracle.models.told_events import EventFold, Hash, SeenEvents
 
 TURNED_AWAY, UNSTRUCK, CUT_SHORT, BROKEN = "turned away", "unstruck", "cut short", "broken"
 """More that may become of an operation: no room was found, as was to happen where there is some; a call that
@@ -205,8 +210,28 @@ class RequestsModel(KindModel):
         super().__init__(header)
         self.context = RequestModel(header.config)
         self._fault: Fault | None = None  # what is to happen in the next operation
+        self.events = EventFold(self.context.block_size, self._told_block)
         if self.context.has_states != ("mamba" in self.claims):
             raise ProgramError("an adapter with slots for states claims mamba, and no other does")
+
+    def _told_block(
+        self, above: tuple[Hash, Prefix] | None, event: CacheEvent, hash: Hash, tokens: tuple[Token, ...]
+    ) -> tuple[Hash, Prefix]:
+        numbers = tuple(token for token in tokens if isinstance(token, int))
+        if len(numbers) < len(tokens) or not _are_tokens(numbers):
+            raise ProgramError(f"an event tells tokens {tokens}; a context has integers in 0..2**32-1")
+        return hash, self.context.cold.below(None if above is None else above[1], numbers)
+
+    def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
+        """Read events next to the blocks that are registered, each with the prompt up to its end."""
+        if "events" not in self.claims:
+            raise ProgramError("events are not claimed")
+        hash_of, prefix_of = self.context.blocks.hash_of, self.context.prefix_of
+        return self.events.read(outcome, {"kv": {(it, prefix_of[block]) for block, it in hash_of.items()}})
+
+    def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
+        """Know what was told."""
+        self.events.follow(seen)
 
     def sizes(self) -> dict[str, int]:
         """Return the counts of blocks, slots and requests."""

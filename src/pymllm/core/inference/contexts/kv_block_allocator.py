@@ -20,6 +20,7 @@ from pymllm.core.inference.contexts.registered_blocks import (
 )
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import LAST_INT32, as_int, as_size
+from pymllm.mem_cache.cache_events import CacheEvent, EventLog
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
@@ -477,6 +478,46 @@ class KVBlockAllocator(OneOwner):
         self.pool_avail = self.dummy_block_idx
         self._known.clear()
         self._forest.clear()
+
+    def keep_events(self, are_kept: bool = True) -> None:
+        """Keep an event of each block that is registered or deregistered from now on (beyond the reference).
+
+        Parameters
+        ----------
+        are_kept : bool
+            False: keep none, and forget those that nobody took.
+
+        Raises
+        ------
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        First come events of what is registered already. They tell hashes and parents; tokens are told by
+        a context, whose `RequestContext.keep_events` this is for. Kept events are the caller's to take: they
+        pile up. Cost: O(registered); where none are kept, one comparison for each block. Law: X10.
+        """
+        self._keep_events(EventLog(0) if are_kept else None)
+
+    def _keep_events(self, log: EventLog | None) -> None:
+        self._observer.refuse("keep_events")
+        self._known.keep_events(log)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Return the events since the last call, oldest first, and forget them (beyond the reference).
+
+        Returns
+        -------
+        list of CacheEvent
+            `BlocksStored`, `BlocksRemoved` and `AllCleared` of `pymllm.mem_cache.cache_events`, a block in
+            each; none unless `keep_events` was called.
+
+        Notes
+        -----
+        Stored blocks come after their parents. Cost: O(events). Law: X10.
+        """
+        return [] if self._known.log is None else self._known.log.take()
 
     def free_among(self, ids: BlockIds) -> list[int]:
         """Return those of some blocks that nobody has: free ones and the dummy (beyond the reference).

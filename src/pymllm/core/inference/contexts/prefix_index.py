@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
+from pymllm.mem_cache.cache_events import EventLog
 
 HashPage = Callable[[Any, str | None], str]
 
@@ -37,6 +38,7 @@ class PrefixIndex:
         self._block_size = block_size
         self._hash_page: HashPage = hash_token_ids if hash_page is None else hash_page
         self._tokens = np.zeros((blocks.pool_size, block_size), np.uint32)
+        self._log: EventLog | None = None
 
     def match(self, prompt: NDArray[np.uint32]) -> tuple[list[int], list[str]]:
         """Find the longest cached prefix of a prompt, in whole blocks.
@@ -62,6 +64,15 @@ class PrefixIndex:
         found = len(blocks) if is_same.all() else int(is_same.argmin())
         return blocks[:found], digests[:found]
 
+    def keep_events(self, are_kept: bool) -> None:
+        """Keep events of registered blocks, with their tokens, in the allocator."""
+        log = EventLog(self._block_size) if are_kept else None
+        if log is not None:
+            for block in self._allocator.kv_hash_to_block_id.values():
+                log.pages[block] = self._tokens[block].tobytes()
+        self._allocator._keep_events(log)
+        self._log = log
+
     def register(self, live: LiveRequest, computed: int) -> None:
         """Register the whole blocks that a request has computed since the last time.
 
@@ -85,6 +96,8 @@ class PrefixIndex:
                 break
             taken.add(hashes[-1])
             self._tokens[live.blocks[place]] = page
+            if self._log is not None:
+                self._log.pages[live.blocks[place]] = page.tobytes()
         ids = live.blocks[places.start : places.start + len(hashes) - 1]
         self._allocator.register_kv_block_hashes(ids, hashes[1:], hashes[:-1])
         live.registered, live.is_known = places.stop, is_known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.host_numbers import host_integers
 from pymllm.errors import UsageError
+from pymllm.mem_cache.cache_events import EventLog, Part
 
 NO_BLOCK: Final = -1
 NO_HASH: Final = -1
@@ -106,6 +107,10 @@ class BlockForest:
                 return
             self._active_children[block] -= 1
 
+    def children_of(self, block: int) -> Iterable[int]:
+        """Return the registered blocks right below one."""
+        return self._children[block]
+
     def restamp(self, block: int) -> None:
         """Take note that the stamp of a block was lowered."""
         if block in self._queued_at:
@@ -179,8 +184,11 @@ class BlockHashes:
     """Keep the hash of each registered block, and the block of each hash.
 
     ``pool_size``: blocks. ``forest``: takes up what is registered; who is registered is asked there.
-    ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. Laws: C3.
+    ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. ``log``:
+    notes what is registered and forgotten, or ``None``. Laws: C3, X10.
     """
+
+    log: EventLog | None = None
 
     def __init__(self, pool_size: int, forest: BlockForest) -> None:
         self._forest = forest
@@ -191,6 +199,8 @@ class BlockHashes:
         """Forget every hash."""
         self.of_block[:] = NO_HASH
         self.to_block.clear()
+        if self.log is not None:
+            self.log.clear()
 
     def check(self, blocks: list[int], hashes: list[int]) -> None:
         """Refuse another hash for a block that has one, or gets one in the same call."""
@@ -227,6 +237,25 @@ class BlockHashes:
         self.of_block[block] = hash_value
         self.to_block[hash_value] = block
         self._forest.add(block, parent)
+        if self.log is not None:
+            self._note(block)
+
+    def keep_events(self, log: EventLog | None) -> None:
+        """Note in a log all that is registered, parents first, and what changes from now on."""
+        self.log = log
+        if log is None:
+            return
+        pending = [block for block in self.to_block.values() if self._forest.parents[block] == NO_BLOCK]
+        for block in pending:
+            self._note(block)
+            pending.extend(self._forest.children_of(block))
+
+    def _note(self, block: int) -> None:
+        assert self.log is not None
+        parent = self._forest.parents.item(block)
+        above = None if parent == NO_BLOCK else self.of_block.item(parent)
+        hashes = (self.of_block.item(block),)
+        self.log.store(Part.KV, hashes, above, self.log.pages.get(block))
 
     def forget(self, blocks: list[int]) -> set[int]:
         """Take the hashes from distinct blocks, registered or not, and return them."""
@@ -236,6 +265,8 @@ class BlockHashes:
             hash_value = hash_of(block)
             if hash_value != NO_HASH:
                 hashes.add(hash_value)
+                if self.log is not None:
+                    self.log.remove(Part.KV, (hash_value,))
                 del self.to_block[hash_value]
                 self.of_block[block] = NO_HASH
         return hashes

@@ -25,6 +25,7 @@ from pymllm.core.inference.contexts.registered_blocks import NO_HASH, PrefixCach
 from pymllm.core.inference.contexts.slot_states import as_state_shape
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import LAST_INT32, as_device, as_row_dtype, as_size, make_zeros
+from pymllm.mem_cache.cache_events import CacheEvent
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.pools.rows import bit_view
 
@@ -120,6 +121,31 @@ class RequestContext(OneOwner):
     def waiting_requests(self) -> list[Any]:
         """Return the requests between two chunks, for which `schedule_chunk` is next."""
         return [live.req for live in self._rows.of(Region.WAITING)]
+
+    def keep_events(self, are_kept: bool = True) -> None:
+        """Keep an event of each block that is registered or deregistered from now on (beyond the reference).
+
+        Parameters
+        ----------
+        are_kept : bool
+            False: keep none, and forget those that nobody took.
+
+        Notes
+        -----
+        As `KVBlockAllocator.keep_events`, and each stored block comes with its tokens; cached states are not
+        told. Law: X10.
+        """
+        self._index.keep_events(are_kept)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Return the events since the last call, oldest first, and forget them (beyond the reference).
+
+        Returns
+        -------
+        list of CacheEvent
+            As `KVBlockAllocator.take_events`.
+        """
+        return self.kv_block_allocator.take_events()
 
     def add_request(self, req: Any, max_tokens: int | None = None, *, reserve: int | None = None) -> bool:
         """Take up a request: match its prompt, and schedule its first chunk for the next step.

@@ -1,0 +1,44 @@
+"""The events that a probed server tells of its cache, as they are heard between requests."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pymllm.watching.listening import Listener, Silence
+from pymllm.watching.recordings import plain_message
+
+QUIET_SECONDS = 0.05
+"""After so long without a message nothing more is on its way."""
+LONGEST_SECONDS = 5.0
+"""How long a server may go on telling, and how long it may take until it is heard."""
+
+
+class Heard:
+    """Listens to a publisher of events while its server is probed.
+
+    ``address``: where the publisher waits, such as ``"tcp://127.0.0.1:5557"``; one that begins with
+    ``tcp://*`` is where this waits for a publisher that connects. `UsageError` where ZeroMQ refuses it.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._listener = Listener(address, bind=address.startswith("tcp://*"))
+        self.has_heard = False
+
+    def take(self) -> tuple[Any, ...]:
+        """Return the messages since the last call, as a recording has them, once none comes any more."""
+        heard: list[Any] = []
+        end = time.monotonic() + LONGEST_SECONDS
+        while True:
+            until = min(end, time.monotonic() + QUIET_SECONDS)
+            now = [it for it in self._listener.messages(until) if not isinstance(it, Silence)]
+            heard += now
+            if not now or time.monotonic() >= end:
+                break
+        self.has_heard |= bool(heard)
+        return tuple(map(plain_message, heard))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
