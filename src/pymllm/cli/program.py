@@ -183,7 +183,7 @@ def find_clash() -> str | None:
         installed = distribution("pymllm")
     except PackageNotFoundError:  # run from its source tree
         return None
-    if any(point.value == "pymllm.__main__:run" for point in installed.entry_points):
+    if any(point.group == "pymllm.adapters" for point in installed.entry_points):
         return None
     here = Path(__file__).parent.parent
     return (
