@@ -7,7 +7,7 @@ stream, meets the server wherever it is.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,13 @@ from pymllm.faults.fault import Fault
 from pymllm.faults.plant import StaleEditError, planted
 from pymllm.history.files import Config
 from pymllm.probing.clients import connect, make_http
+from pymllm.probing.heard import Heard
 from pymllm.probing.search import ProbePlan, Servers, probe, shrink
 from pymllm.serving.background import serving
+from pymllm.serving.publisher import EventPublisher
 from pymllm.serving.service import ServerConfig, Service
 
+_ANYWHERE = "tcp://127.0.0.1:*"
 _ANSWER_SECONDS = 60.0
 _SHRINK_SECONDS = 60.0
 
@@ -30,7 +33,7 @@ def hunt_by_probe(plan: ProbePlan, task: HuntTask) -> FaultResult:
     """Put a fault into the embedded server, probe that from each seed of the task, and take the fault out.
 
     A fault's adapters are architectures, and its settings are sizes of `ServerConfig` and what a probe needs
-    to see the fault: ``requests`` and ``max_tokens``, in place of those of ``plan``.
+    to see the fault: ``requests`` and ``max_tokens``, in place of those of ``plan``, and ``events``.
     """
     start = time.monotonic()
     fault = task.fault
@@ -60,9 +63,13 @@ def _probe_from(fault: Fault, plan: ProbePlan, hunt: HuntPlan) -> Detection | Mi
         begun = time.monotonic()
         with ExitStack() as stack:
             config, asked = _settled(architecture, fault.settings, plan)
-            url = stack.enter_context(serving(Service(config)))
+            publisher, heard = None, None
+            if fault.settings.get("events"):
+                publisher = stack.enter_context(closing(EventPublisher(_ANYWHERE, window=config.window)))
+                heard = stack.enter_context(closing(Heard(publisher.address)))
+            url = stack.enter_context(serving(Service(config, publisher)))
             http = stack.enter_context(make_http(url, _ANSWER_SECONDS))
-            servers = Servers(connect(http, "auto"))
+            servers = Servers(connect(http, "auto"), heard=heard)
             done = probe(servers, asked)
             seconds, made = time.monotonic() - begun, made + done.requests
             violation, program = done.judgement.violation, None
@@ -90,5 +97,7 @@ def _probe_from(fault: Fault, plan: ProbePlan, hunt: HuntPlan) -> Detection | Mi
 def _settled(architecture: str, settings: Config, plan: ProbePlan) -> tuple[ServerConfig, ProbePlan]:
     """Divide the settings of a fault between the server and its probe."""
     asked: dict[str, Any] = {name: settings[name] for name in ("requests", "max_tokens") if name in settings}
-    sizes: dict[str, Any] = {name: value for name, value in settings.items() if name not in asked}
+    sizes: dict[str, Any] = {
+        name: value for name, value in settings.items() if name not in (*asked, "events")
+    }
     return ServerConfig(architecture, **sizes), replace(plan, **asked)

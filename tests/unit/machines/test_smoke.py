@@ -132,6 +132,7 @@ def test_what_is_not_claimed_is_asked_for_all_the_same() -> None:
         "pool",
         "hashes",
         "inspect",
+        "events",
         "faults",
         "mamba",
     }
