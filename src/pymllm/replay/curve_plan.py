@@ -53,6 +53,7 @@ class CurvePlan:
     tokenizer: str | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
 
     @property
     def is_named(self) -> bool:
@@ -81,6 +82,7 @@ class CurvePlan:
             tokenizer=self.tokenizer,
             nested_times=self.nested_times,
             conversations=self.conversations,
+            turns=self.turns,
         )
 
     def check(self) -> None:

@@ -72,6 +72,7 @@ class ReplayPlan:
     tokenizer: str | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:

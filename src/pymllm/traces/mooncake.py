@@ -5,7 +5,8 @@ One request per line::
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
 
 ``timestamp`` is the arrival in milliseconds from the start, lengths count tokens, and ``hash_ids`` name the
-prompt's blocks of 512 tokens: equal ids at the same leading places mean a shared prefix.
+prompt's blocks of 512 tokens: equal ids at the same leading places mean a shared prefix. Lines of sessions
+are those of `pymllm.traces.dynamo`.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ class MooncakeLine(msgspec.Struct, frozen=True, gc=False):
     hash_ids: tuple[int, ...]
 
 
+class _ReadLine(MooncakeLine, frozen=True, gc=False):
+    session_id: str | None = None
+
+
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, clock = BlockNumbers(), Clock("timestamp")
-    for id, (number, line) in enumerate(decoded(lines, MooncakeLine)):
+    for id, (number, line) in enumerate(decoded(lines, _ReadLine)):
         try:
+            if line.session_id is not None:
+                raise Rejected(
+                    f"session_id is {line.session_id[:60]!r}; mooncake has no sessions, give --format dynamo"
+                )
             arrival_ms = clock.read(line.timestamp)
             length = check_length("input_length", line.input_length)
             output = check_length("output_length", line.output_length)

@@ -16,6 +16,9 @@ REQUESTS_MAX: Final = OUTPUT_TOKEN_BASE
 NAME_MAX: Final = 200
 """Most characters of a name in a trace."""
 
+TURNS: Final = ("ask", "cumulative", "deltas")
+"""What a later turn of a session holds: its whole prompt, or what is new; doubtful ones are refused."""
+
 _Line = TypeVar("_Line")
 
 
@@ -25,12 +28,14 @@ class ReadOptions:
 
     ``block_tokens`` is the tokens per block, ``tokenizer`` makes tokens of a text, ``nested_times`` is what
     times of nested agents count from, and ``conversations`` how many of them run beside each other.
+    ``turns`` is one of `TURNS`: what a later turn of a session holds.
     """
 
     block_tokens: int | None = None
     tokenizer: Callable[[Any], Sequence[int]] | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
 
 
 def decoded(lines: TraceLines, kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
@@ -107,16 +112,29 @@ def number_blocks(
     The last block may be partial. Where a format gives that no id (``names_tail`` is false), or may, it
     becomes a block of its own, which nobody shares.
     """
-    blocks, whole = len(ids), length // block_tokens
-    if not (blocks - 1) * block_tokens < length <= blocks * block_tokens:
-        if names_tail or blocks != whole:
-            raise Rejected(_misfit(field, length, blocks, block_tokens, names_tail))
-        if not blocks:
-            return (numbers.fresh(),)
-    if min(ids) < 0:
-        raise Rejected(f"hash_ids has {min(ids)}, must be at least 0")
+    if check_blocks(ids, length, block_tokens, names_tail=names_tail, field=field) and not ids:
+        return (numbers.fresh(),)
     found = numbers.numbers(ids)
-    return found if blocks * block_tokens >= length else (*found, numbers.fresh())
+    return found if len(ids) * block_tokens >= length else (*found, numbers.fresh())
+
+
+def check_blocks(
+    ids: Sequence[int],
+    length: int,
+    block_tokens: int,
+    *,
+    names_tail: bool = True,
+    field: str = "input_length",
+) -> bool:
+    """Refuse ids that do not fit a length; tell whether the last block, which is partial, has none."""
+    blocks, has_tail = len(ids), False
+    if not (blocks - 1) * block_tokens < length <= blocks * block_tokens:
+        has_tail = not names_tail and blocks == length // block_tokens
+        if not has_tail:
+            raise Rejected(_misfit(field, length, blocks, block_tokens, names_tail))
+    if ids and min(ids) < 0:
+        raise Rejected(f"hash_ids has {min(ids)}, must be at least 0")
+    return has_tail
 
 
 def _misfit(field: str, length: int, blocks: int, block_tokens: int, names_tail: bool) -> str:

@@ -13,7 +13,7 @@ from pymllm.replay.plan import NESTED_TIMES, TRACE_FORMATS
 if TYPE_CHECKING:
     from pymllm.traces.records import ReadOptions
 
-READING = ("format", "block_tokens")
+READING = ("format", "block_tokens", "turns")
 """The parameters of `trace_options`, as they are typed."""
 
 _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
@@ -30,6 +30,11 @@ def _read_format(context: click.Context, param: click.Parameter, text: str) -> s
     _, given = options.read_settings(text, _SETTINGS.get(name, {}))
     context.params.update({"tokenizer": None, "nested_times": "auto", "conversations": 16, **given})
     return name
+
+
+def _read_turns(context: click.Context, param: click.Parameter, deltas: bool | None) -> str:
+    """Read what later turns of a session hold."""
+    return "ask" if deltas is None else "deltas" if deltas else "cumulative"
 
 
 _OPTIONS = (
@@ -51,6 +56,14 @@ _OPTIONS = (
         type=options.whole(1, 2**31 - 1),
         show_default="what the file says, else 16 for bailian and text, 512 for mooncake and dynamo",
         help="Tokens per block of a trace's hash_ids.",
+    ),
+    click.option(
+        "--deltas/--cumulative",
+        "turns",
+        default=None,
+        callback=_read_turns,
+        show_default="whole prompts; a trace whose turns look like deltas is refused",
+        help="Of dynamo's sessions: later turns hold only what is new, or each its whole prompt.",
     ),
 )
 
@@ -74,7 +87,7 @@ def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...
 
 
 def read_options(
-    block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int
+    block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int, turns: str
 ) -> ReadOptions:
     """Return the settings that the reading options come to; refuse an unknown tokenizer."""
     from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
@@ -85,4 +98,4 @@ def read_options(
         options.add_folder_of(tokenizer)
         with options.refusing():
             encode = find_tokenizer(tokenizer)
-    return ReadOptions(block_tokens, encode, nested_times, conversations)
+    return ReadOptions(block_tokens, encode, nested_times, conversations, turns)
