@@ -54,6 +54,7 @@ class CurvePlan:
     nested_times: str = "auto"
     conversations: int = 16
     turns: str = "ask"
+    lenient: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -83,6 +84,7 @@ class CurvePlan:
             nested_times=self.nested_times,
             conversations=self.conversations,
             turns=self.turns,
+            lenient=self.lenient,
         )
 
     def check(self) -> None:

@@ -73,6 +73,7 @@ class ReplayPlan:
     nested_times: str = "auto"
     conversations: int = 16
     turns: str = "ask"
+    lenient: bool = False
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:

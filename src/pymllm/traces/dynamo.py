@@ -20,7 +20,7 @@ deltas, a prompt is what the turns of its session hold up to it, token after tok
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -31,13 +31,12 @@ from pymllm.traces.order import Named, parents_first
 from pymllm.traces.records import (
     Clock,
     ReadOptions,
-    check_blocks,
     check_delay,
     check_length,
     check_name,
     decoded,
+    fit_blocks,
     make_request,
-    number_blocks,
 )
 from pymllm.workloads.request import Request
 
@@ -67,15 +66,18 @@ class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file, each after the requests that it waits for."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
-    numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")
-    turns = _Turns(options.turns, numbers, block_tokens)
+    numbers, sessions, clock = BlockNumbers(), Names(), Clock(options, "timestamp")
+    turns = _Turns(options, numbers, block_tokens)
     ids: dict[str, int] = {}
     arrivals: list[float] = []
     for id, row in enumerate(parents_first(_rows(lines), lines)):
         line, wait_for = row.line.line, tuple(ids[name] for name in row.waits)
         try:
-            length = check_length("input_length", _one_of(line, "input_length", "input_tokens"))
-            output = check_length("output_length", _one_of(line, "output_length", "output_tokens"))
+            length = line.input_tokens if line.input_length is None else line.input_length
+            output = line.output_tokens if line.output_length is None else line.output_length
+            if output is None:
+                raise Rejected("output_length is missing")
+            check_length("output_length", output)
             arrival_ms, delay = _arrival(row.line, [arrivals[other] for other in wait_for], clock)
             blocks, length = turns.prompt(line, length)
             session = None if line.session_id is None else sessions.number(line.session_id)
@@ -92,19 +94,20 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 class _Turns:
     """Tells the prompts of turns, which may be whole in their lines or begin with those of earlier turns."""
 
-    def __init__(self, kind: str, numbers: BlockNumbers, block_tokens: int) -> None:
-        self._kind, self._numbers, self._block_tokens = kind, numbers, block_tokens
+    def __init__(self, options: ReadOptions, numbers: BlockNumbers, block_tokens: int) -> None:
+        self._options, self._numbers, self._block_tokens = options, numbers, block_tokens
         self._firsts: dict[str, int] = {}  # session -> the first block of its first turn
         self._pieces = Pieces(numbers, block_tokens)
         self._parts: dict[str, list[Part]] = {}  # session -> what its turns hold so far
 
-    def prompt(self, line: DynamoLine, length: int) -> tuple[tuple[int, ...], int]:
+    def prompt(self, line: DynamoLine, length: int | None) -> tuple[tuple[int, ...], int]:
         """Return the blocks of a line's prompt and its length in tokens."""
-        if self._kind == "deltas":
-            return self._accumulated(line, length)
-        blocks = number_blocks(self._numbers, line.hash_ids, length, self._block_tokens)
+        ids, length = fit_blocks(line.hash_ids, length, self._block_tokens, self._options)
+        if self._options.turns == "deltas":
+            return self._accumulated(line, ids, length)
+        blocks = self._numbers.numbers(ids)
         # Lines with names say by them what they go on from, and hold whole prompts.
-        if self._kind == "ask" and line.session_id is not None and line.request_id is None:
+        if self._options.turns == "ask" and line.session_id is not None and line.request_id is None:
             first = self._firsts.setdefault(line.session_id, blocks[0])
             if blocks[0] != first:
                 raise Rejected(
@@ -113,9 +116,8 @@ class _Turns:
                 )
         return blocks, length
 
-    def _accumulated(self, line: DynamoLine, length: int) -> tuple[tuple[int, ...], int]:
-        size, ids = self._block_tokens, line.hash_ids
-        check_blocks(ids, length, size)
+    def _accumulated(self, line: DynamoLine, ids: Sequence[int], length: int) -> tuple[tuple[int, ...], int]:
+        size = self._block_tokens
         parts = [(id, min(size, length - place * size)) for place, id in enumerate(ids)]
         if line.session_id is not None:
             before = self._parts.setdefault(line.session_id, [])
@@ -185,15 +187,6 @@ def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
 
 def _time(line: DynamoLine) -> float | None:
     return line.timestamp if line.timestamp is not None else line.created_time
-
-
-def _one_of(line: DynamoLine, name: str, other: str) -> int:
-    """Return a length by either of its two names."""
-    value = getattr(line, name)
-    found: int | None = getattr(line, other) if value is None else value
-    if found is None:
-        raise Rejected(f"{name} is missing")
-    return found
 
 
 class DynamoWriter:

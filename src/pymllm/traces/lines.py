@@ -28,6 +28,13 @@ DOCUMENT_BYTES_MAX = 1 << 26
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
+_TABLES = (b"PAR1", b"ARROW1")
+_WITHOUT_PREFIXES = {
+    "Azure's traces of LLM inference": {b"timestamp", b"contexttokens", b"generatedtokens"},
+    "BurstGPT": {b"timestamp", b"request tokens", b"response tokens"},
+}
+"""Traces without prefixes, by columns that only they have, in small letters."""
+
 _SHOWN = 60
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -112,6 +119,8 @@ class TraceLines:
                 )
                 while text := stream.readline(self.limit + 1):
                     number += 1
+                    if number == 1:
+                        self._refuse_tables(text)
                     limit = self.limit
                     if len(text) > limit and self.mark is not None and self.mark in text:
                         limit = DOCUMENT_BYTES_MAX
@@ -126,6 +135,21 @@ class TraceLines:
             raise self.error(f"broken gzip data: {error}", number + 1) from error
         except OSError as error:
             raise self.error(f"cannot be read: {error.strerror or error}") from error
+
+    def _refuse_tables(self, text: bytes) -> None:
+        """Refuse what is known to be no JSON, and say how it can be read, or why not."""
+        if text.startswith(_TABLES):
+            raise self.error(
+                "a table in a binary form, parquet or Arrow, is not read; write its rows as JSON lines, with "
+                "pandas: read_parquet(FILE).to_json(NEW, orient='records', lines=True)"
+            )
+        columns = {name.strip().strip(b'"') for name in text.removeprefix(_UTF8_MARK).lower().split(b",")}
+        known = next((name for name, some in _WITHOUT_PREFIXES.items() if some <= columns), None)
+        if known is not None:
+            raise self.error(
+                f"this is CSV as of {known}: times and lengths, and no ids of blocks, so that nothing tells "
+                "which prompts begin alike; no cache can be judged by it"
+            )
 
     def _without_mark(self, text: bytes) -> bytes:
         if b"\x00" in text[:4]:

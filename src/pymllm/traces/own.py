@@ -96,7 +96,7 @@ def trace_schema() -> dict[str, Any]:
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = _read_header(lines, options).block_tokens
-    numbers, sessions, clock = BlockNumbers(), Names(), Clock("arrival_ms")
+    numbers, sessions, clock = BlockNumbers(), Names(), Clock(options, "arrival_ms")
     kinds: dict[str | None, str | None] = {None: None}
     for id, (number, line) in enumerate(decoded(lines, TraceLine)):
         try:

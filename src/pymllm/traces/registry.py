@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from pymllm.errors import TraceError, UsageError
 from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
-from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt
+from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt, reason
 from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+
+logger = logging.getLogger("pymllm.traces")
+"""Says what a lenient reader corrected, as warnings."""
 
 AUTO = "auto"
 """The format of a file is told by its first line."""
@@ -78,6 +83,7 @@ WRITTEN = tuple(name for name, it in FORMATS.items() if it.write is not None)
 _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
     ("bailian", frozenset({"chat_id", "parent_chat_id"}), frozenset({"hash_ids"})),
+    ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
     (
         "dynamo",
         frozenset(
@@ -86,11 +92,14 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
         ),
         frozenset({"hash_ids"}),
     ),
-    ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
     ("mooncake", frozenset({"hash_ids"}), frozenset({"timestamp"})),
     ("kvsim", frozenset({"hash_ids"}), frozenset({"input_length"})),
     ("text", frozenset({"text", "messages"}), frozenset()),
 )
+
+
+_SCHEMAS = {b'"pymllm.trace"': "pymllm"}
+"""What the first line of some formats calls itself."""
 
 
 def detect(line: bytes) -> str | None:
@@ -101,22 +110,40 @@ def detect(line: bytes) -> str | None:
         # The only one whose objects go over many lines.
         is_begun = line.strip() == b"{" or (line.startswith(b"{") and weka.MARK in line)
         return "weka" if is_begun else None
-    if fields.get("schema") == msgspec.Raw(b'"pymllm.trace"'):
-        return "pymllm"
+    schema = fields.get("schema")
+    if schema is not None and (told := _SCHEMAS.get(bytes(schema))) is not None:
+        return told
     return next((name for name, some, all in _TELLING if some & fields.keys() and all <= fields.keys()), None)
+
+
+def _lacking(line: bytes) -> str:
+    """Say what a line lacks of each format, or why it is no object."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE as error:
+        return f"not a JSON object ({reason(error)})"
+    lacks: dict[str, str] = {}
+    for name, some, all in _TELLING:
+        missing = sorted(all - fields.keys())
+        if not some & fields.keys():
+            missing.append(("one of " if len(some) > 1 else "") + ", ".join(sorted(some)))
+        lacks.setdefault(name, f"{name} lacks {' and '.join(missing)}")
+    return f"no format has these fields: {'; '.join(lacks.values())}"
 
 
 class Trace:
     """The requests of a trace, one after another and once; ``format`` is how they are written.
 
     Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
-    milliseconds, and what a request waits for stands before it.
+    milliseconds, and what a request waits for stands before it. ``corrected`` counts what a lenient reader
+    corrected, which is logged at the end.
     """
 
     def __init__(self, lines: TraceLines, format: Format, options: ReadOptions, requests: int | None) -> None:
         self.lines = lines
         self.format = format.name
-        self._requests = format.read(lines, options)
+        self.corrected: Counter[str] = Counter()
+        self._requests = format.read(lines, replace(options, corrected=self.corrected))
         self._most = requests
         self._given = 0
 
@@ -137,9 +164,11 @@ class Trace:
                 self._given += 1
                 yield request
                 if self._given == self._most:
-                    return
+                    break
         finally:
             self.close()
+        for what, count in self.corrected.items():
+            logger.warning(f"{self.source}: {what}: {count:,} of {self._given:,} requests")
         if not self._given:
             raise TraceError(
                 self.source, None, "the file holds no request; expected one JSON object per line"
@@ -198,10 +227,7 @@ def _detected(lines: TraceLines) -> str:
         return "mooncake"  # which says that there is nothing
     found = detect(first[1])
     if found is None:
-        names = ", ".join(FORMATS)
-        raise lines.error(
-            f"no format is told by this line: {excerpt(first[1])}; give --format, one of {names}", first[0]
-        )
+        raise lines.error(f"{_lacking(first[1])}; got {excerpt(first[1])}", first[0])
     return found
 
 

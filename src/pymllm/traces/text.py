@@ -69,7 +69,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     if options.tokenizer is None:
         raise UsageError("lines of text need a tokenizer; give --format text,tokenizer=MODULE:FUNCTION")
     block_tokens = options.block_tokens or BLOCK_TOKENS
-    numbers, sessions, clock, arrival_ms = BlockNumbers(), Names(), Clock("timestamp"), 0.0
+    numbers, sessions, clock, arrival_ms = BlockNumbers(), Names(), Clock(options, "timestamp"), 0.0
     for id, (number, line) in enumerate(decoded(lines, TextLine)):
         try:
             if line.timestamp is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pymllm.cli import options
+from pymllm.cli.output import complain
 from pymllm.replay.plan import NESTED_TIMES, TRACE_FORMATS
 
 if TYPE_CHECKING:
     from pymllm.traces.records import ReadOptions
 
-READING = ("format", "block_tokens", "turns")
+READING = ("format", "block_tokens", "turns", "lenient")
 """The parameters of `trace_options`, as they are typed."""
 
 _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
@@ -62,10 +64,32 @@ _OPTIONS = (
         "turns",
         default=None,
         callback=_read_turns,
-        show_default="whole prompts; a trace whose turns look like deltas is refused",
+        show_default="whole prompts, and what may be deltas is refused",
         help="Of dynamo's sessions: later turns hold only what is new, or each its whole prompt.",
     ),
+    click.option(
+        "--lenient",
+        is_flag=True,
+        help="Correct what contradicts itself instead of refusing it, and say how often: an input_length "
+        "that is above or below that of its hash_ids, or missing, and times that go back.",
+    ),
 )
+
+
+class _Corrections(logging.Handler):
+    """Says what a lenient reader corrected; once a command, though one may read a trace twice."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context, said = click.get_current_context(silent=True), record.getMessage()
+        if context is None or said not in (before := context.meta.setdefault(__name__, set())):
+            complain(said)
+        if context is not None:
+            before.add(said)
+
+
+_READER = logging.getLogger("pymllm.traces")
+_READER.addHandler(_Corrections())
+_READER.propagate = False
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +111,12 @@ def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...
 
 
 def read_options(
-    block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int, turns: str
+    block_tokens: int | None,
+    tokenizer: str | None,
+    nested_times: str,
+    conversations: int,
+    turns: str,
+    lenient: bool,
 ) -> ReadOptions:
     """Return the settings that the reading options come to; refuse an unknown tokenizer."""
     from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
@@ -98,4 +127,4 @@ def read_options(
         options.add_folder_of(tokenizer)
         with options.refusing():
             encode = find_tokenizer(tokenizer)
-    return ReadOptions(block_tokens, encode, nested_times, conversations, turns)
+    return ReadOptions(block_tokens, encode, nested_times, conversations, turns, lenient)
