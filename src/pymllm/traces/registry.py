@@ -182,20 +182,22 @@ def open_trace(
     requests: int | None = None,
     options: ReadOptions | None = None,
 ) -> Trace:
-    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder of conversations.
+    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder.
 
-    Only the first line is read, and only where the format is to be told by it. Of ``requests``, the first so
-    many are given.
+    A folder has files ``*.jsonl``, which are read in order of their names, or Weka's conversations. Only the
+    first line is read, and only where the format is to be told by it. Of ``requests``, the first so many are
+    given.
     """
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
     if format not in (AUTO, *FORMATS):
         raise UsageError(f"format is {format!r}; choose one of {', '.join((AUTO, *FORMATS))}")
     lines = TraceLines(path)
+    is_of_conversations = os.path.isdir(lines.place) and not lines.files
     if format == AUTO:
-        format = "weka" if os.path.isdir(lines.place) else _detected(lines)
-    elif format != "weka" and os.path.isdir(lines.place):
-        raise TraceError(lines.source, None, "cannot be read: Is a directory")
+        format = "weka" if is_of_conversations else _detected(lines)
+    elif format != "weka" and is_of_conversations:
+        raise TraceError(lines.source, None, "the folder has no file *.jsonl")
     return Trace(lines, FORMATS[format], options or ReadOptions(), requests)
 
 

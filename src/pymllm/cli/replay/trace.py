@@ -40,7 +40,7 @@ def trace_command() -> None:
     """Look at recorded requests, convert them, take a sample of them, or make others like them.
 
     TRACE is a file in one of the formats of docs/traces.md, plain or gzip, - for standard input, or a folder
-    of conversations.
+    of such files or of conversations.
     """
 
 
