@@ -71,7 +71,7 @@ FORMATS: dict[str, Format] = {
             lambda: own.write,
             frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
         ),
-        Format("text", "text or messages, with a tokenizer", text.read),
+        Format("text", "text, messages or conversations, with a tokenizer", text.read),
     )
 }
 """By name."""
@@ -94,7 +94,7 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ),
     ("mooncake", frozenset({"hash_ids"}), frozenset({"timestamp"})),
     ("kvsim", frozenset({"hash_ids"}), frozenset({"input_length"})),
-    ("text", frozenset({"text", "messages"}), frozenset()),
+    ("text", frozenset(text.SOURCES), frozenset()),
 )
 
 

@@ -395,8 +395,8 @@ def test_a_bad_line_is_named_with_field_value_and_bound(tmp_path: Path, content:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({}, ":1: a line must have one of text and messages"),
-        ({"text": "a", "messages": []}, ":1: a line must have one of text and messages"),
+        ({}, ":1: a line must have one of text, prompt, messages, conversations, turns, body; it has none"),
+        ({"text": "a", "messages": []}, "; it has text and messages"),
         ({"text": " "}, ":1: the tokenizer gave no token for it, must be at least 1"),
         (
             {"messages": [{"role": "user"}]},
