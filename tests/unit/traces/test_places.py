@@ -98,7 +98,7 @@ def test_an_element_has_the_bound_of_a_line(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_folder_of_lines_is_one_trace(tmp_path: Path) -> None:
-    """In order of the names, packed or not; blocks are those of all, and errors name the file and its line."""
+    """In order of the names, packed or not, as one numbering; errors name the file and its line."""
     lines = (SMALL / "mooncake.jsonl").read_bytes().splitlines(keepends=True)
     wanted = read(SMALL / "mooncake.jsonl")
     (tmp_path / "a.000.jsonl").write_bytes(b"\n" + lines[0])
