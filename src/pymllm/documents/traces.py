@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from pymllm.documents.replays import RecordedRow
 from pymllm.instrument.documents import Document, Row
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class KindRow(Row, frozen=True):
 
 
 class TraceFacts(Row, frozen=True, kw_only=True):
-    """The statistics of a trace; ``sessions`` and ``turns`` are null if the trace has none."""
+    """The statistics of a trace; Null is what the trace does not have."""
 
     block_tokens: int
     requests: int
@@ -92,6 +95,7 @@ class TraceFacts(Row, frozen=True, kw_only=True):
     point_seconds: float
     points: tuple[PointRow, ...]
     kinds: tuple[KindRow, ...]
+    recorded: RecordedRow | None = None
 
     @property
     def shared_rate(self) -> float:
@@ -159,6 +163,11 @@ def facts_of(found: TraceStatistics) -> TraceFacts:
         kinds=tuple(
             KindRow(kind, it.requests, it.prompt_tokens, it.output_tokens, it.shared_tokens)
             for kind, it in sorted(found.kinds.items(), key=lambda pair: -pair[1].requests)
+        ),
+        recorded=(
+            msgspec.convert(found.recorded, RecordedRow, from_attributes=True)
+            if found.recorded.requests
+            else None
         ),
     )
 

@@ -25,6 +25,7 @@ from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
 from pymllm.workloads.engine_report import CacheTime, CutShort, cache_times
 from pymllm.workloads.peak_memory import peak_rss_bytes
+from pymllm.workloads.recorded_hits import RecordedHits
 from pymllm.workloads.request import Request
 
 
@@ -79,6 +80,7 @@ class SerialReport:
     - ``peak_rss_bytes``: Most resident memory of this process so far, the part before the run included;
       ``None`` where the platform does not tell.
     - ``wall_seconds``: Real time, expansion of prompts and checks included.
+    - ``recorded``: What the recorded server had found beside these hits; ``None`` where it did not say.
     """
 
     config: SerialConfig
@@ -104,6 +106,7 @@ class SerialReport:
     peak_rss_bytes: int | None
     wall_seconds: float
     peak_states: int | None = None
+    recorded: RecordedHits | None = None
 
 
 def replay_serially(
@@ -150,6 +153,7 @@ class _Counts:
     peak_tokens_stored: int = 0
     peak_states: int = 0
     times: list[_Times] = field(default_factory=list)
+    recorded: RecordedHits = field(default_factory=RecordedHits)
 
 
 class _SerialReplay:
@@ -263,6 +267,7 @@ class _SerialReplay:
         self._ceiling.add(request)
         counts.prompt_tokens += request.prompt_length
         counts.hit_tokens += hit_tokens
+        counts.recorded.add(request, hit_tokens)
         counts.times.append(times)
         if self._config.check_every:
             check_allocator(self._allocator)
@@ -300,6 +305,7 @@ class _SerialReplay:
             peak_rss_bytes=peak_rss_bytes(sys.platform),
             wall_seconds=wall_seconds,
             peak_states=None if self._states is None else counts.peak_states,
+            recorded=counts.recorded if counts.recorded.requests else None,
         )
 
 

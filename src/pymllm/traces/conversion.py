@@ -33,7 +33,7 @@ class Fitted:
         keeps = FORMATS[self.format].keeps
         is_apart = "namespace" not in keeps
         for request in requests:
-            for name in ("session", "wait_for", "delay_ms", "kind"):
+            for name in ("session", "wait_for", "delay_ms", "kind", "cached_tokens"):
                 if name not in keeps and getattr(request, name) not in (None, ()):
                     self.lost[name] += 1
             is_waiting = "wait_for" in keeps and bool(request.wait_for)

@@ -106,6 +106,13 @@ def check_name(field: str, name: str) -> str:
     return name
 
 
+def check_cached(tokens: int | None, length: int) -> int | None:
+    """Return how many tokens of a prompt were cached, where that is known, or refuse them."""
+    if tokens is not None and not 0 <= tokens <= length:
+        raise Rejected(f"cached_tokens is {tokens}, must be in 0..{length}, the prompt (tokens)")
+    return tokens
+
+
 def check_block_tokens(field: str, tokens: int) -> int:
     """Return the tokens per block, or refuse them."""
     if not 1 <= tokens <= LENGTH_MAX:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from pymllm.errors import TraceError, UsageError
-from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
+from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, request_trace, text, weka
 from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt, reason
 from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
@@ -63,13 +63,16 @@ FORMATS: dict[str, Format] = {
             dynamo.DynamoWriter,
             frozenset({"session", "wait_for", "delay_ms"}),
         ),
+        Format("request-trace", "dynamo's record of requests, with what was cached", request_trace.read),
         Format("kvsim", "kvcache-simulator: block_size on each line", kvsim.read, lambda: kvsim.write),
         Format(
             "pymllm",
             "our own, with every field",
             own.read,
             lambda: own.write,
-            frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
+            frozenset(
+                {"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace", "cached_tokens"}
+            ),
         ),
         Format("text", "text, messages or conversations, with a tokenizer", text.read),
     )
@@ -98,7 +101,7 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
 )
 
 
-_SCHEMAS = {b'"pymllm.trace"': "pymllm"}
+_SCHEMAS = {b'"pymllm.trace"': "pymllm", request_trace.SCHEMA: "request-trace"}
 """What the first line of some formats calls itself."""
 
 
@@ -110,6 +113,8 @@ def detect(line: bytes) -> str | None:
         # The only one whose objects go over many lines.
         is_begun = line.strip() == b"{" or (line.startswith(b"{") and weka.MARK in line)
         return "weka" if is_begun else None
+    if "event" in fields:  # a record may stand in an object
+        return detect(bytes(fields["event"]))
     schema = fields.get("schema")
     if schema is not None and (told := _SCHEMAS.get(bytes(schema))) is not None:
         return told

@@ -58,6 +58,7 @@ _WORDS = {
     "wait_for": "what a request waits for",
     "delay_ms": "delays",
     "kind": "kinds",
+    "cached_tokens": "tokens that the server found cached",
     "arrival_ms": "a time before which a waiting request does not arrive",
 }
 
