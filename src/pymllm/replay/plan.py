@@ -13,7 +13,18 @@ from pymllm.text_file import cut, did_you_mean
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 """Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
 
-TRACE_FORMATS = ("mooncake", "bailian", "weka", "dynamo", "request-trace", "kvsim", "pymllm", "text")
+TRACE_FORMATS = (
+    "mooncake",
+    "bailian",
+    "weka",
+    "dynamo",
+    "request-trace",
+    "applied-compute",
+    "ragpulse",
+    "kvsim",
+    "pymllm",
+    "text",
+)
 """Keys of `pymllm.traces.registry.FORMATS`, which this module must not load."""
 
 WRITTEN_FORMATS = ("mooncake", "bailian", "dynamo", "kvsim", "pymllm")

@@ -51,9 +51,11 @@ class ReadOptions:
         return self.lenient
 
 
-def decoded(lines: TraceLines, kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
+def decoded(
+    lines: TraceLines, kind: type[_Line], decoder: msgspec.json.Decoder[_Line] | None = None
+) -> Iterator[tuple[int, _Line]]:
     """Yield each line as a record of its format, with its number."""
-    decoder = msgspec.json.Decoder(kind)
+    decoder = msgspec.json.Decoder(kind) if decoder is None else decoder
     for number, text in lines:
         try:
             yield number, decoder.decode(text)

@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from pymllm.errors import TraceError, UsageError
-from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, request_trace, text, weka
+from pymllm.traces import (
+    applied_compute,
+    bailian,
+    dynamo,
+    kvsim,
+    mooncake,
+    own,
+    ragpulse,
+    request_trace,
+    text,
+    weka,
+)
 from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt, reason
 from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
@@ -64,6 +75,12 @@ FORMATS: dict[str, Format] = {
             frozenset({"session", "wait_for", "delay_ms"}),
         ),
         Format("request-trace", "dynamo's record of requests, with what was cached", request_trace.read),
+        Format(
+            "applied-compute",
+            "Applied Compute's agents: lengths of turns, told or by 512",
+            applied_compute.read,
+        ),
+        Format("ragpulse", "RAGPulse: a folder of requests and the lengths of their parts", ragpulse.read),
         Format("kvsim", "kvcache-simulator: block_size on each line", kvsim.read, lambda: kvsim.write),
         Format(
             "pymllm",
@@ -97,6 +114,11 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ),
     ("mooncake", frozenset({"hash_ids"}), frozenset({"timestamp"})),
     ("kvsim", frozenset({"hash_ids"}), frozenset({"input_length"})),
+    (
+        "applied-compute",
+        frozenset({"assistant_response_length"}),
+        frozenset({"num_turns", "input_prompt_length", "tool_call_output_length", "tool_call_latency"}),
+    ),
     ("text", frozenset(text.SOURCES), frozenset()),
 )
 
@@ -115,6 +137,8 @@ def detect(line: bytes) -> str | None:
         return "weka" if is_begun else None
     if "event" in fields:  # a record may stand in an object
         return detect(bytes(fields["event"]))
+    if bytes(fields.get("hash_ids", b"")).startswith(b"{"):
+        return "ragpulse"
     schema = fields.get("schema")
     if schema is not None and (told := _SCHEMAS.get(bytes(schema))) is not None:
         return told
@@ -198,6 +222,8 @@ def open_trace(
     if format not in (AUTO, *FORMATS):
         raise UsageError(f"format is {format!r}; choose one of {', '.join((AUTO, *FORMATS))}")
     lines = TraceLines(path)
+    if format in (AUTO, "ragpulse") and any(it.name == ragpulse.REQUESTS for it in lines.files):
+        lines = TraceLines(os.path.join(lines.place, ragpulse.REQUESTS))  # of a folder that has more
     is_of_conversations = os.path.isdir(lines.place) and not lines.files
     if format == AUTO:
         format = "weka" if is_of_conversations else _detected(lines)

@@ -20,6 +20,7 @@ READING = ("format", "block_tokens", "turns", "lenient")
 
 _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
     "weka": {"nested-times": options.one_of(NESTED_TIMES), "conversations": options.whole(1, 65_536)},
+    "applied-compute": {"conversations": options.whole(1, 65_536)},
     "text": {"tokenizer": str},
 }
 """What a format can be told besides its name."""
@@ -51,7 +52,7 @@ _OPTIONS = (
         "text,tokenizer=MODULE:FUNCTION says what makes tokens of lines of text; it is imported, and so runs "
         f"its code. weka,nested-times={'|'.join(NESTED_TIMES)} says whether nested agents count time from "
         "their own or the conversation's beginning; weka,conversations=N, how many conversations run at the "
-        "same time, by default 16. auto takes the settings of both.",
+        "same time, by default 16; of applied-compute, too. auto takes the settings of all.",
     ),
     click.option(
         "--block-tokens",
