@@ -18,6 +18,7 @@ TRACE_FORMATS = (
     "bailian",
     "weka",
     "dynamo",
+    "agentic-mooncake",
     "request-trace",
     "applied-compute",
     "ragpulse",

@@ -12,6 +12,7 @@ import msgspec
 
 from pymllm.errors import TraceError, UsageError
 from pymllm.traces import (
+    agentic_mooncake,
     applied_compute,
     bailian,
     dynamo,
@@ -74,6 +75,7 @@ FORMATS: dict[str, Format] = {
             dynamo.DynamoWriter,
             frozenset({"session", "wait_for", "delay_ms"}),
         ),
+        Format("agentic-mooncake", "dynamo: a header, and dependencies of requests", agentic_mooncake.read),
         Format("request-trace", "dynamo's record of requests, with what was cached", request_trace.read),
         Format(
             "applied-compute",
@@ -123,7 +125,11 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
 )
 
 
-_SCHEMAS = {b'"pymllm.trace"': "pymllm", request_trace.SCHEMA: "request-trace"}
+_SCHEMAS = {
+    b'"pymllm.trace"': "pymllm",
+    request_trace.SCHEMA: "request-trace",
+    agentic_mooncake.SCHEMA: "agentic-mooncake",
+}
 """What the first line of some formats calls itself."""
 
 

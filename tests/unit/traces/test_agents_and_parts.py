@@ -97,9 +97,7 @@ def test_parts_have_lengths_and_fit(tmp_path: Path) -> None:
             "0_trace.jsonl:1: hash_ids has 30, whose token_length no file of the folder",
         ),
         (
-            {
-                "2_passages.jsonl": '{"passage_id": 1, "token_length": 21}\n{"passage_id": 2, "token_length": 5}\n'
-            },
+            {"2_passages.jsonl": '{"passage_id": 1, "token_length": 21}\n'},
             ":1: input_length is 45, must be at least the 46 tokens of its parts",
         ),
     ):

@@ -298,7 +298,7 @@ def agent(*requests: object, **changes: object) -> dict[str, object]:
         ([{**CHAT, "hash_ids": [-1]}], ":1: hash_ids has -1, must be at least 0"),
         ([{**CHAT, "chat_id": "x"}], ":1: not a request: Expected `int`, got `str` - at `$.chat_id`"),
         ([ROW, ROW], ":2: request_id 'a' is that of line 1, too"),
-        ([{**ROW, "wait_for": ["b"]}], ":1: wait_for names 'b', which is the request_id of no line"),
+        ([{**ROW, "wait_for": ["b"]}], ":1: it waits for 'b', which is the request_id of no line"),
         (
             [{**ROW, "wait_for": ["b"]}, {**ROW, "request_id": "b", "wait_for": ["a"]}],
             ":1: requests that wait for each other never begin: 'a', 'b'",
