@@ -118,7 +118,7 @@ class _Turns:
 
     def _accumulated(self, line: DynamoLine, ids: Sequence[int], length: int) -> tuple[tuple[int, ...], int]:
         size = self._block_tokens
-        parts = [(id, min(size, length - place * size)) for place, id in enumerate(ids)]
+        parts: list[Part] = [(id, min(size, length - place * size)) for place, id in enumerate(ids)]
         if line.session_id is not None:
             before = self._parts.setdefault(line.session_id, [])
             before += parts

@@ -46,7 +46,8 @@ class Format:
     - ``read``: Yields the requests of a file.
     - ``write``: Makes what makes its lines; ``None`` where it is only read.
     - ``keeps``: Fields of a request that its lines have, beside those that all have; ``arrival_ms`` is there
-      where one that waits may have a time before which it does not arrive.
+      where one that waits may have a time before which it does not arrive, and ``parent`` where the session
+      of a request is that of the only one that it waits for.
     """
 
     name: str
@@ -65,7 +66,7 @@ FORMATS: dict[str, Format] = {
             "Qwen-Bailian: blocks of 16, chats with parents, seconds",
             bailian.read,
             bailian.BailianWriter,
-            frozenset({"session", "wait_for", "arrival_ms", "kind"}),
+            frozenset({"session", "parent", "wait_for", "arrival_ms", "kind"}),
         ),
         Format("weka", "Weka's coding agents: a conversation is an object, with nested agents", weka.read),
         Format(

@@ -155,6 +155,7 @@ def test_a_synthetic_trace_is_written_and_compared(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "30 requests like those of" in shown.stdout
     assert "shared trace  shared synthetic" in shown.stdout
+    assert "requests of a session" in shown.stdout.partition("how far apart")[2]
     assert len(read(out)) == 30
     document = json.loads(typed(*words, "--json").stdout)
     Draft202012Validator(make_schema("trace-synthesize")).validate(document)
