@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, perf_counter_ns
 
+import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
@@ -119,7 +120,7 @@ def replay_serially(
     the prompt's whole pages; give back whatever the cache did not adopt; release. Only cache and allocator
     are timed. An interrupt is raised as `CutShort`.
     """
-    replay = _SerialReplay(config)
+    replay = SerialReplay(config)
     began = perf_counter()
     try:
         for done, request in enumerate(requests, 1):
@@ -156,8 +157,8 @@ class _Counts:
     recorded: RecordedHits = field(default_factory=RecordedHits)
 
 
-class _SerialReplay:
-    """One cache, one allocator, and the trackers."""
+class SerialReplay:
+    """One cache, one allocator, and the trackers, for one request after another."""
 
     def __init__(self, config: SerialConfig) -> None:
         known = CACHE_MAKERS.keys()
@@ -193,11 +194,26 @@ class _SerialReplay:
         self._ceiling = HitCeiling(config.page_size)
         self._counts = _Counts()
 
+    @property
+    def evicted_tokens(self) -> int:
+        """The tokens that were evicted so far."""
+        return self._probe.evicted_tokens
+
     def take(self, request: Request) -> None:
+        """Replay one request, and count it."""
         if request.prompt_length > self._config.capacity // 2:
             self._counts.skipped += 1
             return
-        key, times = RadixKey(request.prompt(), request.namespace), _Times()
+        times = _Times()
+        self._count(request, self.serve(request.prompt(), request.namespace, times), times)
+
+    def look(self, tokens: np.ndarray) -> int:
+        """Return how many of the first tokens are cached; what is found counts as used."""
+        return self._probe.match(RadixKey(tokens, None), _Times()).prefix_len
+
+    def serve(self, tokens: np.ndarray, namespace: str | int | None, times: _Times | None = None) -> int:
+        """Cache the whole pages of some tokens, half the capacity at most; return how many were cached."""
+        key, times = RadixKey(tokens, namespace), times or _Times()
         match = self._probe.match(key, times)
         token = self._probe.lock(match.last_node, times)
         slots = self._allocate(len(key) - match.prefix_len, times)
@@ -205,7 +221,7 @@ class _SerialReplay:
         self._counts.peak_tokens_stored = max(self._counts.peak_tokens_stored, stored)
         self._share(key, match, slots, times)
         self._probe.unlock(match.last_node, token, times)
-        self._count(request, match.prefix_len, times)
+        return match.prefix_len
 
     def _allocate(self, tokens: int, times: _Times) -> torch.Tensor:
         began = perf_counter_ns()
@@ -284,6 +300,7 @@ class _SerialReplay:
             )
 
     def report(self, wall_seconds: float) -> SerialReport:
+        """Sum up what was counted."""
         counts, probe, times = self._counts, self._probe, self._counts.times
         totals = [each.total_ns for each in times]
         return SerialReport(
