@@ -158,13 +158,17 @@ def _lacking(line: bytes) -> str:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except UNREADABLE as error:
         return f"not a JSON object ({reason(error)})"
-    lacks: dict[str, str] = {}
+    lacks: dict[str, list[str]] = {}
     for name, some, all in _TELLING:
         missing = sorted(all - fields.keys())
         if not some & fields.keys():
             missing.append(("one of " if len(some) > 1 else "") + ", ".join(sorted(some)))
-        lacks.setdefault(name, f"{name} lacks {' and '.join(missing)}")
-    return f"no format has these fields: {'; '.join(lacks.values())}"
+        if name not in lacks or len(missing) <= len(
+            lacks[name]
+        ):  # of two ways, the shorter one, or the later
+            lacks[name] = missing
+    each = "; ".join(f"{name} lacks {' and '.join(missing)}" for name, missing in lacks.items())
+    return f"no format has these fields: {each}"
 
 
 class Trace:

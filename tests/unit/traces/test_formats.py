@@ -92,6 +92,7 @@ def test_a_file_of_no_format_is_refused_with_their_names(tmp_path: Path) -> None
     assert said.startswith(":1: no format has these fields: weka lacks requests and hash_id_scope; ")
     assert "; bailian lacks one of chat_id, parent_chat_id; " in said
     assert "; mooncake lacks timestamp; " in said
+    assert "; kvsim lacks input_length; " in said
     assert said.endswith("""; got '{"prompts": "x", "hash_ids": []}'""")
     assert "--format" not in said  # none would help
     assert refusal(tmp_path, b"a,b\n").startswith(":1: not a JSON object (JSON is malformed")
