@@ -120,7 +120,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
                 "oracle",
                 "documents",
             ),
-            *("search", "work"),
+            *("search", "work", "probing"),
         },
         {"numpy", "torch", "msgspec"},
     ),

@@ -14,7 +14,13 @@ VERBS = {
         *("search.compare", "soak.soak", "soak.resume", "soak.repeat", "soak.merge"),
         *("search.faults", "search.goals"),
     ),
-    "Replay": ("replay.replay", "replay.replay_serial", "replay.curve", "replay.trace"),
+    "Replay": (
+        "replay.replay",
+        "replay.replay_serial",
+        "replay.replay_server",
+        "replay.curve",
+        "replay.trace",
+    ),
     "Servers": ("servers.serve", "servers.probe", "servers.watch"),
     "Results": (
         *("results.rerun", "results.judge", "results.shrink", "results.bisect"),

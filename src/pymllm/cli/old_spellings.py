@@ -24,6 +24,7 @@ OLD_SPELLINGS = (
     ("soak merge", "pymllm merge LEDGER"),
     ("faults --list", "pymllm faults list"),
     ("faults", "pymllm faults hunt"),
+    ("replay --server", "pymllm replay-server TRACE URL"),
     ("replay --mode", "pymllm replay TRACE, or pymllm replay-serial TRACE"),
     *((f"{verb} {old}", new) for verb in ("replay", "curve", "trace") for old, new in _OF_TRACES.items()),
     *(

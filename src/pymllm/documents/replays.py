@@ -84,6 +84,21 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
         return column_of(self.cache, None if is_own else self.eviction_policy)
 
 
+class RecordedRow(Row, frozen=True, kw_only=True):
+    """Requests by how the recorded server's cached tokens compare with a replay's hits.
+
+    As of `pymllm.workloads.recorded_hits.RecordedHits`.
+    """
+
+    requests: int
+    recorded_tokens: int
+    replayed_tokens: int
+    equal: int
+    last_block: int
+    fewer: int
+    more: int
+
+
 class ReplayRun(Row, frozen=True, kw_only=True):
     """One cache over a workload; fields that only an engine or a serial replay has are absent otherwise.
 
@@ -132,6 +147,7 @@ class ReplayRun(Row, frozen=True, kw_only=True):
     iterations: int | None = None
     virtual_seconds: float | None = None
     wall_seconds: float
+    recorded: RecordedRow | None = None
 
     def is_whole(self, requests: int) -> bool:
         """Tell whether all of so many requests came, and ended."""
@@ -216,6 +232,9 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
         for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):
             for name in absent & run.keys():
                 del run[name]
+        for run in plain["runs"]:
+            if run["recorded"] is None:
+                del run["recorded"]
         if not self.asked.page_sizes:
             del plain["ceilings"]
         return plain

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from pymllm.documents.replays import RecordedRow
 from pymllm.instrument.documents import Document, Row
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
 
     from pymllm.traces.statistics import TraceStatistics, Window
 
@@ -67,7 +71,7 @@ class KindRow(Row, frozen=True):
 
 
 class TraceFacts(Row, frozen=True, kw_only=True):
-    """The statistics of a trace; ``sessions`` and ``turns`` are null if the trace has none."""
+    """The statistics of a trace; Null is what the trace does not have."""
 
     block_tokens: int
     requests: int
@@ -92,6 +96,7 @@ class TraceFacts(Row, frozen=True, kw_only=True):
     point_seconds: float
     points: tuple[PointRow, ...]
     kinds: tuple[KindRow, ...]
+    recorded: RecordedRow | None = None
 
     @property
     def shared_rate(self) -> float:
@@ -107,8 +112,16 @@ class TraceInspectDocument(Document, frozen=True, kw_only=True, tag="pymllm.trac
     facts: TraceFacts
 
 
+class ApartRow(Row, frozen=True):
+    """How far two distributions are apart: the largest difference of shares within a bound, and that."""
+
+    what: str
+    apart: float
+    at_most: float
+
+
 class TraceSynthesizeDocument(Document, frozen=True, kw_only=True, tag="pymllm.trace-synthesize"):
-    """The document that ``pymllm trace synthesize --json`` prints: the statistics of both traces."""
+    """The document that ``pymllm trace synthesize --json`` prints: both traces, and how far apart."""
 
     name: str
     format: str
@@ -117,6 +130,7 @@ class TraceSynthesizeDocument(Document, frozen=True, kw_only=True, tag="pymllm.t
     fitted_requests: int
     trace: TraceFacts
     synthetic: TraceFacts
+    apart: tuple[ApartRow, ...] = ()
 
 
 def facts_of(found: TraceStatistics) -> TraceFacts:
@@ -160,7 +174,39 @@ def facts_of(found: TraceStatistics) -> TraceFacts:
             KindRow(kind, it.requests, it.prompt_tokens, it.output_tokens, it.shared_tokens)
             for kind, it in sorted(found.kinds.items(), key=lambda pair: -pair[1].requests)
         ),
+        recorded=(
+            msgspec.convert(found.recorded, RecordedRow, from_attributes=True)
+            if found.recorded.requests
+            else None
+        ),
     )
+
+
+def differences_of(trace: TraceStatistics, synthetic: TraceStatistics) -> tuple[ApartRow, ...]:
+    """Tell how far a synthetic trace is from its original, by what the generator misses most."""
+    found = [
+        _apart("reuse distance of shared tokens", trace.distances, synthetic.distances, lambda it: 2.0**it),
+        _apart("reuse interval of shared tokens", trace.intervals, synthetic.intervals, lambda it: 2.0**it),
+    ]
+    if trace.turns and synthetic.turns:
+        found.append(_apart("requests of a session", _turns(trace), _turns(synthetic), float))
+    return tuple(it for it in found if it is not None)
+
+
+def _apart(
+    what: str, one: Counter[int], other: Counter[int], bound: Callable[[int], float]
+) -> ApartRow | None:
+    """Return the largest difference of the shares of both that are at most some value, and the value."""
+    if not one or not other:
+        return None
+    shares, within = [one.total(), other.total()], [0, 0]
+    best, where = 0.0, min(one.keys() | other.keys())
+    for value in sorted(one.keys() | other.keys()):
+        within = [within[0] + one[value], within[1] + other[value]]
+        apart = abs(within[0] / shares[0] - within[1] / shares[1])
+        if apart > best:
+            best, where = apart, value
+    return ApartRow(what, best, bound(where))
 
 
 def _spread(counts: Counter[int]) -> SpreadRow:

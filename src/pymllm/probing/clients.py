@@ -361,10 +361,11 @@ def make_http(url: str, timeout: float) -> httpx.Client:
     )
 
 
-def connect(http: httpx.Client, api: str) -> Client:
+def connect(http: httpx.Client, api: str, *, keeps_cache: bool = False) -> Client:
     """Find out which API a server has, unless that is given, and make its client.
 
-    `NotServed` where nothing can be probed.
+    Whether a cache can be emptied is found by emptying it, unless the client is to keep it. `NotServed` where
+    nothing can be probed.
     """
     try:
         owner, model = _owner_of(http)
@@ -374,7 +375,7 @@ def connect(http: httpx.Client, api: str) -> Client:
         if api == "openai":
             if model is None:
                 raise ServerFailed("GET /v1/models lists no model")
-            if _has(http, "POST", "/reset_prefix_cache"):
+            if not keeps_cache and _has(http, "POST", "/reset_prefix_cache"):
                 client.reset_path = "/reset_prefix_cache"
     except ServerFailed as error:
         raise NotServed(str(error)) from error

@@ -115,7 +115,17 @@ def digest_policies(plan: ReplayPlan) -> dict[str, str]:
 
 
 _OF_REQUESTS = frozenset(
-    ("workload", "requests", "format", "block_tokens", "tokenizer", "nested_times", "conversations")
+    (
+        "workload",
+        "requests",
+        "format",
+        "block_tokens",
+        "tokenizer",
+        "nested_times",
+        "conversations",
+        "turns",
+        "lenient",
+    )
 )  # they say which requests there are, and those count
 _OF_CEILING = ("mode", "page_size", "capacity")
 

@@ -53,6 +53,8 @@ class CurvePlan:
     tokenizer: str | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
+    lenient: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -81,6 +83,8 @@ class CurvePlan:
             tokenizer=self.tokenizer,
             nested_times=self.nested_times,
             conversations=self.conversations,
+            turns=self.turns,
+            lenient=self.lenient,
         )
 
     def check(self) -> None:

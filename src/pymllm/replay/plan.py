@@ -13,7 +13,19 @@ from pymllm.text_file import cut, did_you_mean
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 """Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
 
-TRACE_FORMATS = ("mooncake", "bailian", "weka", "dynamo", "kvsim", "pymllm", "text")
+TRACE_FORMATS = (
+    "mooncake",
+    "bailian",
+    "weka",
+    "dynamo",
+    "agentic-mooncake",
+    "request-trace",
+    "applied-compute",
+    "ragpulse",
+    "kvsim",
+    "pymllm",
+    "text",
+)
 """Keys of `pymllm.traces.registry.FORMATS`, which this module must not load."""
 
 WRITTEN_FORMATS = ("mooncake", "bailian", "dynamo", "kvsim", "pymllm")
@@ -72,6 +84,8 @@ class ReplayPlan:
     tokenizer: str | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
+    lenient: bool = False
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:

@@ -11,5 +11,7 @@ from pymllm.traces.text import find_tokenizer
 def open_recorded(plan: ReplayPlan) -> Trace:
     """Open the trace that a plan names, as it says how it is to be read."""
     encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
-    options = ReadOptions(plan.block_tokens, encode, plan.nested_times, plan.conversations)
+    options = ReadOptions(
+        plan.block_tokens, encode, plan.nested_times, plan.conversations, plan.turns, plan.lenient
+    )
     return open_trace(plan.workload, format=plan.format, requests=plan.requests, options=options)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, perf_counter_ns
 
+import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
@@ -25,6 +26,7 @@ from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
 from pymllm.workloads.engine_report import CacheTime, CutShort, cache_times
 from pymllm.workloads.peak_memory import peak_rss_bytes
+from pymllm.workloads.recorded_hits import RecordedHits
 from pymllm.workloads.request import Request
 
 
@@ -79,6 +81,7 @@ class SerialReport:
     - ``peak_rss_bytes``: Most resident memory of this process so far, the part before the run included;
       ``None`` where the platform does not tell.
     - ``wall_seconds``: Real time, expansion of prompts and checks included.
+    - ``recorded``: What the recorded server had found beside these hits; ``None`` where it did not say.
     """
 
     config: SerialConfig
@@ -104,6 +107,7 @@ class SerialReport:
     peak_rss_bytes: int | None
     wall_seconds: float
     peak_states: int | None = None
+    recorded: RecordedHits | None = None
 
 
 def replay_serially(
@@ -116,7 +120,7 @@ def replay_serially(
     the prompt's whole pages; give back whatever the cache did not adopt; release. Only cache and allocator
     are timed. An interrupt is raised as `CutShort`.
     """
-    replay = _SerialReplay(config)
+    replay = SerialReplay(config)
     began = perf_counter()
     try:
         for done, request in enumerate(requests, 1):
@@ -150,10 +154,11 @@ class _Counts:
     peak_tokens_stored: int = 0
     peak_states: int = 0
     times: list[_Times] = field(default_factory=list)
+    recorded: RecordedHits = field(default_factory=RecordedHits)
 
 
-class _SerialReplay:
-    """One cache, one allocator, and the trackers."""
+class SerialReplay:
+    """One cache, one allocator, and the trackers, for one request after another."""
 
     def __init__(self, config: SerialConfig) -> None:
         known = CACHE_MAKERS.keys()
@@ -189,11 +194,26 @@ class _SerialReplay:
         self._ceiling = HitCeiling(config.page_size)
         self._counts = _Counts()
 
+    @property
+    def evicted_tokens(self) -> int:
+        """The tokens that were evicted so far."""
+        return self._probe.evicted_tokens
+
     def take(self, request: Request) -> None:
+        """Replay one request, and count it."""
         if request.prompt_length > self._config.capacity // 2:
             self._counts.skipped += 1
             return
-        key, times = RadixKey(request.prompt(), request.namespace), _Times()
+        times = _Times()
+        self._count(request, self.serve(request.prompt(), request.namespace, times), times)
+
+    def look(self, tokens: np.ndarray) -> int:
+        """Return how many of the first tokens are cached; what is found counts as used."""
+        return self._probe.match(RadixKey(tokens, None), _Times()).prefix_len
+
+    def serve(self, tokens: np.ndarray, namespace: str | int | None, times: _Times | None = None) -> int:
+        """Cache the whole pages of some tokens, half the capacity at most; return how many were cached."""
+        key, times = RadixKey(tokens, namespace), times or _Times()
         match = self._probe.match(key, times)
         token = self._probe.lock(match.last_node, times)
         slots = self._allocate(len(key) - match.prefix_len, times)
@@ -201,7 +221,7 @@ class _SerialReplay:
         self._counts.peak_tokens_stored = max(self._counts.peak_tokens_stored, stored)
         self._share(key, match, slots, times)
         self._probe.unlock(match.last_node, token, times)
-        self._count(request, match.prefix_len, times)
+        return match.prefix_len
 
     def _allocate(self, tokens: int, times: _Times) -> torch.Tensor:
         began = perf_counter_ns()
@@ -263,6 +283,7 @@ class _SerialReplay:
         self._ceiling.add(request)
         counts.prompt_tokens += request.prompt_length
         counts.hit_tokens += hit_tokens
+        counts.recorded.add(request, hit_tokens)
         counts.times.append(times)
         if self._config.check_every:
             check_allocator(self._allocator)
@@ -279,6 +300,7 @@ class _SerialReplay:
             )
 
     def report(self, wall_seconds: float) -> SerialReport:
+        """Sum up what was counted."""
         counts, probe, times = self._counts, self._probe, self._counts.times
         totals = [each.total_ns for each in times]
         return SerialReport(
@@ -300,6 +322,7 @@ class _SerialReplay:
             peak_rss_bytes=peak_rss_bytes(sys.platform),
             wall_seconds=wall_seconds,
             peak_states=None if self._states is None else counts.peak_states,
+            recorded=counts.recorded if counts.recorded.requests else None,
         )
 
 

@@ -24,6 +24,7 @@ from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import GoalsDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.served import ServedDocument
 from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
@@ -159,6 +160,7 @@ _SHOWN = (
     GoalsDocument,
     ReplayDocument,
     CurveDocument,
+    ServedDocument,
     DoctorDocument,
     VectorsDocument,
     WatchDocument,

@@ -52,7 +52,7 @@ class BailianLine(msgspec.Struct, frozen=True, gc=False):
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
-    numbers, clock = BlockNumbers(), Clock("timestamp", "seconds")
+    numbers, clock = BlockNumbers(), Clock(options, "timestamp", "seconds")
     chats: dict[int, tuple[int, int]] = {}  # chat -> request and session
     kinds: dict[str | None, str | None] = {None: None}
     sessions = 0

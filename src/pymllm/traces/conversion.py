@@ -20,29 +20,48 @@ class Fitted:
     """Requests as a format can have them, and the number of requests that lost each field.
 
     Where it has no namespaces, blocks of different ones get different numbers, so that they share nothing.
-    Where it has no delays, times never go back.
+    Where it has no delays, times never go back. Where it tells sessions by parents, a request waits for one
+    of its own session: for the latest, if it waits for none. ``added`` counts these.
     """
 
     format: str
     lost: Counter[str] = field(default_factory=Counter)
+    added: int = 0
     _numbers: BlockNumbers = field(default_factory=BlockNumbers)
     _latest_ms: float = 0.0
+    _session_of: dict[int, int] = field(default_factory=dict)
+    _latest_of: dict[int, int] = field(default_factory=dict)  # session -> its latest request
 
     def __call__(self, requests: Iterable[Request]) -> Iterator[Request]:
         """Yield the requests without the values that the format has no field for."""
         keeps = FORMATS[self.format].keeps
         is_apart = "namespace" not in keeps
         for request in requests:
-            for name in ("session", "wait_for", "delay_ms", "kind"):
+            for name in ("session", "wait_for", "delay_ms", "kind", "cached_tokens"):
                 if name not in keeps and getattr(request, name) not in (None, ()):
                     self.lost[name] += 1
             is_waiting = "wait_for" in keeps and bool(request.wait_for)
             self.lost["arrival_ms"] += "arrival_ms" not in keeps and is_waiting and request.delay_ms is None
+            if "parent" in keeps:
+                request = self._with_parent(request)
             if "delay_ms" not in keeps:
-                self.lost["wait_for"] += "wait_for" in keeps and len(request.wait_for) > 1
                 self._latest_ms = max(self._latest_ms, request.arrival_ms)
                 request = replace(request, arrival_ms=self._latest_ms)
             yield self._renumbered(request) if is_apart else request
+
+    def _with_parent(self, request: Request) -> Request:
+        """Return a request that waits for one other at most, of its own session if it has one."""
+        session, waits = request.session, request.wait_for
+        parents = waits[:1]
+        if session is not None:
+            latest = self._latest_of.get(session)
+            own = [other for other in waits if self._session_of.get(other) == session]
+            parents = tuple(own[:1]) or (() if latest is None else (latest,))
+            self.added += bool(parents) and not own
+            self._session_of[request.request_id] = session
+            self._latest_of[session] = request.request_id
+        self.lost["wait_for"] += not set(waits) <= set(parents)
+        return replace(request, wait_for=parents)
 
     def _renumbered(self, request: Request) -> Request:
         numbers, namespace, ids = self._numbers, request.namespace, request.block_ids

@@ -12,17 +12,21 @@ All times are milliseconds. A request arrives when those that it waits for have 
 arrives at its timestamp. In a session without ``request_id`` each line waits for the one before it; without a
 delay, as long as their timestamps are apart. ``branches`` name requests that begin after this one; those of
 them without ``wait_for`` wait for it. Blocks have 512 tokens unless ``--block-tokens`` says otherwise.
+
+dynamo's ``mooncake-delta`` and AIPerf's sessions have the same fields, and later turns of a session hold only
+the new tokens. Where a later turn shares no block with the first, either may be meant: the reader asks. As
+deltas, a prompt is what the turns of its session hold up to it, token after token; answers are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from pymllm.traces.lines import Rejected, TraceLines
-from pymllm.traces.numbering import BlockNumbers, Names
+from pymllm.traces.numbering import BlockNumbers, Names, Part, Pieces
 from pymllm.traces.order import Named, parents_first
 from pymllm.traces.records import (
     Clock,
@@ -31,8 +35,8 @@ from pymllm.traces.records import (
     check_length,
     check_name,
     decoded,
+    fit_blocks,
     make_request,
-    number_blocks,
 )
 from pymllm.workloads.request import Request
 
@@ -62,16 +66,20 @@ class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file, each after the requests that it waits for."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
-    numbers, sessions, clock = BlockNumbers(), Names(), Clock("timestamp")
+    numbers, sessions, clock = BlockNumbers(), Names(), Clock(options, "timestamp")
+    turns = _Turns(options, numbers, block_tokens)
     ids: dict[str, int] = {}
     arrivals: list[float] = []
     for id, row in enumerate(parents_first(_rows(lines), lines)):
         line, wait_for = row.line.line, tuple(ids[name] for name in row.waits)
         try:
-            length = check_length("input_length", _one_of(line, "input_length", "input_tokens"))
-            output = check_length("output_length", _one_of(line, "output_length", "output_tokens"))
+            length = line.input_tokens if line.input_length is None else line.input_length
+            output = line.output_tokens if line.output_length is None else line.output_length
+            if output is None:
+                raise Rejected("output_length is missing")
+            check_length("output_length", output)
             arrival_ms, delay = _arrival(row.line, [arrivals[other] for other in wait_for], clock)
-            blocks = number_blocks(numbers, line.hash_ids, length, block_tokens)
+            blocks, length = turns.prompt(line, length)
             session = None if line.session_id is None else sessions.number(line.session_id)
             request = make_request(
                 id, arrival_ms, length, output, blocks, block_tokens, None, session, wait_for, delay
@@ -81,6 +89,42 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
         ids[row.name] = id
         arrivals.append(arrival_ms)
         yield request
+
+
+class _Turns:
+    """Tells the prompts of turns, which may be whole in their lines or begin with those of earlier turns."""
+
+    def __init__(self, options: ReadOptions, numbers: BlockNumbers, block_tokens: int) -> None:
+        self._options, self._numbers, self._block_tokens = options, numbers, block_tokens
+        self._firsts: dict[str, int] = {}  # session -> the first block of its first turn
+        self._pieces = Pieces(numbers, block_tokens)
+        self._parts: dict[str, list[Part]] = {}  # session -> what its turns hold so far
+
+    def prompt(self, line: DynamoLine, length: int | None) -> tuple[tuple[int, ...], int]:
+        """Return the blocks of a line's prompt and its length in tokens."""
+        ids, length = fit_blocks(line.hash_ids, length, self._block_tokens, self._options)
+        if self._options.turns == "deltas":
+            return self._accumulated(line, ids, length)
+        blocks = self._numbers.numbers(ids)
+        # Lines with names say by them what they go on from, and hold whole prompts.
+        if self._options.turns == "ask" and line.session_id is not None and line.request_id is None:
+            first = self._firsts.setdefault(line.session_id, blocks[0])
+            if blocks[0] != first:
+                raise Rejected(
+                    f"this turn of session_id {line.session_id!r} shares no block with its first turn: "
+                    "if later turns hold only what is new, give --deltas; if whole prompts, --cumulative"
+                )
+        return blocks, length
+
+    def _accumulated(self, line: DynamoLine, ids: Sequence[int], length: int) -> tuple[tuple[int, ...], int]:
+        size = self._block_tokens
+        parts: list[Part] = [(id, min(size, length - place * size)) for place, id in enumerate(ids)]
+        if line.session_id is not None:
+            before = self._parts.setdefault(line.session_id, [])
+            before += parts
+            parts = before
+        total = check_length("input_length of all turns so far", sum(tokens for _, tokens in parts))
+        return self._pieces.blocks(parts), total
 
 
 @dataclass(slots=True)
@@ -143,15 +187,6 @@ def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
 
 def _time(line: DynamoLine) -> float | None:
     return line.timestamp if line.timestamp is not None else line.created_time
-
-
-def _one_of(line: DynamoLine, name: str, other: str) -> int:
-    """Return a length by either of its two names."""
-    value = getattr(line, name)
-    found: int | None = getattr(line, other) if value is None else value
-    if found is None:
-        raise Rejected(f"{name} is missing")
-    return found
 
 
 class DynamoWriter:

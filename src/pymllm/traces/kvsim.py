@@ -44,7 +44,7 @@ class KvsimLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
-    numbers, texts, clock = BlockNumbers(), Names(), Clock("timestamp")
+    numbers, texts, clock = BlockNumbers(), Names(), Clock(options, "timestamp")
     block_tokens, arrival_ms = options.block_tokens, 0.0
     for id, (number, line) in enumerate(decoded(lines, KvsimLine)):
         try:

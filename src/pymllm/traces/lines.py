@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import sys
 import zlib
 from collections.abc import Generator, Iterator
@@ -28,6 +29,17 @@ DOCUMENT_BYTES_MAX = 1 << 26
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
+_CHUNK = 1 << 16
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
+"""A string of JSON, the quote that begins one which is cut off, or a mark outside of strings."""
+
+_TABLES = (b"PAR1", b"ARROW1")
+_WITHOUT_PREFIXES = {
+    "Azure's traces of LLM inference": {b"timestamp", b"contexttokens", b"generatedtokens"},
+    "BurstGPT": {b"timestamp", b"request tokens", b"response tokens"},
+}
+"""Traces without prefixes, by columns that only they have, in small letters."""
+
 _SHOWN = 60
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -42,11 +54,13 @@ class Rejected(Exception):
 
 
 class TraceLines:
-    """The lines of one file that are not blank, with their numbers; iterated once.
+    """The lines of a file that are not blank, or of the files of a folder, with their numbers; iterated once.
 
     ``source`` is the name for messages. A file that cannot be read is a `TraceError`, as is a line of more
     than ``limit`` bytes, which whoever knows the format may set before the first line is asked for; one that
-    has ``mark`` in so many bytes may go on up to `DOCUMENT_BYTES_MAX`.
+    has ``mark`` in so many bytes may go on up to `DOCUMENT_BYTES_MAX`. Of a file that is one JSON array, each
+    element is a line, and its number that of the element. Numbers go on from one file of a folder to the
+    next; `error` names the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -54,7 +68,11 @@ class TraceLines:
         self.source = "standard input" if self.place == STANDARD_INPUT else self.place
         self.limit = LINE_BYTES_MAX
         self.mark: bytes | None = None
-        self.number = 0
+        self.files = files_of(self.place, LINES) if os.path.isdir(self.place) else []
+        self._begun: list[
+            tuple[int, str]
+        ] = []  # of files of a folder: how many lines were before, and its name
+        self._before = 0  # bytes of the files that were read
         self._raw: BufferedReader | None = None
         self._lines = self._read()
         self._first: NumberedLine | None = None
@@ -78,10 +96,12 @@ class TraceLines:
 
     @property
     def size(self) -> int | None:
-        """The number of bytes of the file; ``None`` for a pipe, which does not tell."""
+        """The number of bytes of the file or files; ``None`` for a pipe, which does not tell."""
+        if self.files:
+            return sum(map(_size, self.files))
         if self.place == STANDARD_INPUT or not os.path.isfile(self.place):
             return None
-        return os.path.getsize(self.place)
+        return _size(self.place)
 
     @property
     def is_read_once(self) -> bool:
@@ -93,17 +113,38 @@ class TraceLines:
 
     @property
     def position(self) -> int:
-        """The number of bytes of the file that were read."""
-        return 0 if self._raw is None or self._raw.closed or not self._raw.seekable() else self._raw.tell()
+        """The number of bytes of the file or files that were read."""
+        raw = self._raw
+        return self._before + (0 if raw is None or raw.closed or not raw.seekable() else raw.tell())
 
     def error(self, message: str, number: int | None = None) -> TraceError:
-        """Make an error that names this file and a line of the file."""
-        return TraceError(self.source, number, message)
+        """Make an error that names this file, or that of a folder, and a line of the file."""
+        source = self.source
+        if number is not None:
+            for before, name in self._begun:
+                if before < number:
+                    source, local = name, number - before
+            number = local if self._begun else number
+        return TraceError(source, number, message)
 
     def _read(self) -> Generator[NumberedLine]:
-        number = 0
+        if not self.files:
+            yield from self._read_file(self.place, 0)
+            return
+        last = 0
+        for path in self.files:
+            self._begun.append((last, str(path)))
+            for number, text in self._read_file(str(path), last):
+                last = number
+                yield number, text
+            self._before += _size(path)
+            self._raw = None
+
+    def _read_file(self, place: str, number: int) -> Generator[NumberedLine]:
+        """Yield the lines of one file, with numbers from behind that of the last line before."""
+        first = number + 1
         try:
-            with _open(self.place) as raw:
+            with _open(place) as raw:
                 self._raw = raw
                 # A pipe cannot be rewound, so the magic number is peeked at rather than read.
                 packed = raw.peek(2)[:2] == _GZIP_MAGIC
@@ -112,25 +153,99 @@ class TraceLines:
                 )
                 while text := stream.readline(self.limit + 1):
                     number += 1
+                    if number == first:
+                        self._refuse_tables(text, number)
+                        text = self._without_mark(text, number)
+                        if text.lstrip().startswith(b"["):
+                            yield from self._elements(text, stream, number)
+                            return
                     limit = self.limit
                     if len(text) > limit and self.mark is not None and self.mark in text:
                         limit = DOCUMENT_BYTES_MAX
                         text += stream.readline(limit + 1 - len(text))
                     if len(text) > limit:
                         raise self.error(f"longer than {limit:,} bytes; expected JSON lines", number)
-                    if number == 1:
-                        text = self._without_mark(text)
                     if text.strip():
                         yield number, text
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise self.error(f"broken gzip data: {error}", number + 1) from error
         except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror or error}") from error
+            raise self.error(
+                f"cannot be read: {error.strerror or error}", number + 1 if self.files else None
+            ) from error
 
-    def _without_mark(self, text: bytes) -> bytes:
+    def _elements(self, text: bytes, stream: IO[bytes], number: int) -> Generator[NumberedLine]:
+        """Yield the elements of a JSON array, of which some text was read."""
+        place = text.index(b"[") + 1
+        begin, depth = place, 0
+        while True:
+            token = _TOKEN.search(text, place)
+            if token is None or token.group() == b'"':  # more is needed, of a string all of it
+                place = len(text) if token is None else token.start()
+                limit = DOCUMENT_BYTES_MAX if self.mark is not None and self.mark in text else self.limit
+                if place - begin > limit or len(text) - begin > 2 * limit:
+                    raise self.error(f"an element of the array is longer than {limit:,} bytes", number)
+                text, place, begin = text[begin:], place - begin, 0
+                more = stream.read(max(_CHUNK, len(text)))
+                if not more:
+                    raise self.error("the array does not end: its ] is missing", number)
+                text += more
+                continue
+            place = token.end()
+            mark = token.group()
+            if depth == 0 and mark in b",]":
+                element = text[begin : token.start()].strip()
+                if element:
+                    yield number, element
+                number += 1
+                begin = place
+                if mark == b"]":
+                    break
+            else:
+                depth += (mark in b"[{") - (mark in b"]}")
+        if text[place:].strip() or stream.read(_CHUNK).strip():
+            raise self.error("there is more behind the end of the array", number - 1)
+
+    def _refuse_tables(self, text: bytes, number: int) -> None:
+        """Refuse what is known to be no JSON, and say how it can be read, or why not."""
+        if text.startswith(_TABLES):
+            raise self.error(
+                "a table in a binary form, parquet or Arrow, is not read; write its rows as JSON lines, with "
+                "pandas: read_parquet(FILE).to_json(NEW, orient='records', lines=True)",
+                number if self.files else None,
+            )
+        columns = {name.strip().strip(b'"') for name in text.removeprefix(_UTF8_MARK).lower().split(b",")}
+        known = next((name for name, some in _WITHOUT_PREFIXES.items() if some <= columns), None)
+        if known is not None:
+            raise self.error(
+                f"this is CSV as of {known}: times and lengths, and no ids of blocks, so that nothing tells "
+                "which prompts begin alike; no cache can be judged by it",
+                number if self.files else None,
+            )
+
+    def _without_mark(self, text: bytes, number: int) -> bytes:
         if b"\x00" in text[:4]:
-            raise self.error("not UTF-8 text (zero bytes, as in UTF-16 or a binary file)", 1)
+            raise self.error("not UTF-8 text (zero bytes, as in UTF-16 or a binary file)", number)
         return text.removeprefix(_UTF8_MARK)
+
+
+LINES = (".jsonl", ".jsonl.gz")
+"""Ends of names of files with a request a line."""
+
+
+def files_of(folder: str, ends: tuple[str, ...]) -> list[Path]:
+    """Return the files of a folder whose names end so, in order of their names."""
+    try:
+        return sorted(path for path in Path(folder).iterdir() if path.name.endswith(ends))
+    except OSError as error:
+        raise TraceError(folder, None, f"cannot be read: {error.strerror or error}") from error
+
+
+def _size(path: str | os.PathLike[str]) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # whoever reads it says so
+        return 0
 
 
 def _open(place: str) -> BufferedReader:

@@ -97,6 +97,56 @@ class BlockNumbers:
         return self.count - 1
 
 
+Part = tuple[Hashable, int]
+"""The name of some tokens that always stand together, and how many they are, at least 1."""
+
+
+class Pieces:
+    """Cuts prompts that are put together of named parts into blocks of one size, and numbers the blocks.
+
+    Equal parts at equal places of equal blocks are one block. A last block that is not full keeps its number
+    in the first longer prompt that goes on from it; one that goes on in another way gets a new number, and so
+    shares whole blocks only.
+    """
+
+    def __init__(self, numbers: BlockNumbers, block_tokens: int) -> None:
+        self._numbers, self._size = numbers, block_tokens
+        self._known: dict[Hashable, int] = {}
+        self._gone_on: set[Hashable] = set()
+
+    def blocks(self, parts: Sequence[Part]) -> tuple[int, ...]:
+        """Return the numbers of a prompt's blocks; the prompt is as long as its parts together."""
+        found, names, left = [], [], self._size
+        for name, length in parts:
+            start = 0
+            while start < length:
+                taken = min(left, length - start)
+                names.append((name, start, taken))
+                start, left = start + taken, left - taken
+                if not left:
+                    found.append(self._number(tuple(names)))
+                    names, left = [], self._size
+        if names:
+            found.append(self._number(tuple(names)))
+        return tuple(found)
+
+    def _number(self, names: tuple[tuple[Hashable, int, int], ...]) -> int:
+        """Return the number of a block, by the pieces of parts in it."""
+        number = self._known.get(names)
+        if number is None:
+            number = self._known[names] = self._begun(names)
+        return number
+
+    def _begun(self, names: tuple[tuple[Hashable, int, int], ...]) -> int:
+        """Return the number of a shorter block that these pieces alone go on from; else a new one."""
+        for end in range(len(names) - 1, 0, -1):
+            begin = names[:end]
+            if begin in self._known and begin not in self._gone_on:
+                self._gone_on.add(begin)
+                return self._known[begin]
+        return self._numbers.fresh()
+
+
 class Names:
     """Gives names numbers from 0, in the order in which they first appear."""
 

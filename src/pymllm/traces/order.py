@@ -62,7 +62,7 @@ def _stuck(kept: dict[str, Named[T]], placed: dict[str, int], lines: TraceLines)
     for row in kept.values():
         for name in row.waits:
             if name not in kept and name not in placed:
-                return lines.error(f"wait_for names {name!r}, which is the request_id of no line", row.number)
+                return lines.error(f"it waits for {name!r}, which is the request_id of no line", row.number)
     at = next(iter(kept.values()))
     path: dict[str, None] = {}
     while at.name not in path:

@@ -5,10 +5,10 @@ The first line says what follows, and each line after it is a request, the first
     {"schema": "pymllm.trace", "version": 1, "block_tokens": 16}
     {"arrival_ms": 0.0, "prompt_length": 20, "output_length": 5, "block_ids": [0, 1], "session": 0}
     {"arrival_ms": 900.0, "prompt_length": 33, "output_length": 5, "block_ids": [0, 1, 2], "session": 0,
-     "wait_for": [0], "delay_ms": 250.0, "kind": "chat", "namespace": "a"}
+     "wait_for": [0], "delay_ms": 250.0, "kind": "chat", "namespace": "a", "cached_tokens": 16}
 
-The last five fields may be missing. ``wait_for`` has numbers of requests above; what each field means is said
-at `pymllm.workloads.request.Request`.
+All but the first four fields may be missing. ``wait_for`` has numbers of requests above; what each field
+means is said at `pymllm.workloads.request.Request`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pymllm.traces.records import (
     Clock,
     ReadOptions,
     check_block_tokens,
+    check_cached,
     check_delay,
     check_length,
     check_name,
@@ -60,6 +61,7 @@ class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True):
     wait_for: tuple[int, ...] = ()
     delay_ms: float | None = None
     kind: str | None = None
+    cached_tokens: int | None = None
 
 
 class _BoundedLine(Struct, frozen=True):
@@ -74,6 +76,7 @@ class _BoundedLine(Struct, frozen=True):
     wait_for: tuple[Annotated[int, Meta(ge=0, lt=REQUESTS_MAX)], ...] = ()
     delay_ms: _Milliseconds | None = None
     kind: _Name | None = None
+    cached_tokens: Annotated[int, Meta(ge=0, le=LENGTH_MAX)] | None = None
 
 
 def trace_schema() -> dict[str, Any]:
@@ -96,7 +99,7 @@ def trace_schema() -> dict[str, Any]:
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
     """Yield the requests of a file."""
     block_tokens = _read_header(lines, options).block_tokens
-    numbers, sessions, clock = BlockNumbers(), Names(), Clock("arrival_ms")
+    numbers, sessions, clock = BlockNumbers(), Names(), Clock(options, "arrival_ms")
     kinds: dict[str | None, str | None] = {None: None}
     for id, (number, line) in enumerate(decoded(lines, TraceLine)):
         try:
@@ -129,6 +132,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
                 line.wait_for,
                 line.delay_ms,
                 kinds[line.kind],
+                check_cached(line.cached_tokens, length),
             )
         except Rejected as error:
             raise lines.error(str(error), number) from None
@@ -169,4 +173,5 @@ def write(request: Request) -> TraceLine:
         request.wait_for,
         request.delay_ms,
         request.kind,
+        request.cached_tokens,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +17,12 @@ REQUESTS_MAX: Final = OUTPUT_TOKEN_BASE
 NAME_MAX: Final = 200
 """Most characters of a name in a trace."""
 
+TURNS: Final = ("ask", "cumulative", "deltas")
+"""What a later turn of a session holds: its whole prompt, or what is new; doubtful ones are refused."""
+
+_SIZES = tuple(1 << power for power in range(13))
+"""Tokens per block that are common."""
+
 _Line = TypeVar("_Line")
 
 
@@ -25,17 +32,30 @@ class ReadOptions:
 
     ``block_tokens`` is the tokens per block, ``tokenizer`` makes tokens of a text, ``nested_times`` is what
     times of nested agents count from, and ``conversations`` how many of them run beside each other.
+    ``turns`` is one of `TURNS`: what a later turn of a session holds. With ``lenient``, values that
+    contradict others are corrected, and counted in ``corrected`` by what was done.
     """
 
     block_tokens: int | None = None
     tokenizer: Callable[[Any], Sequence[int]] | None = None
     nested_times: str = "auto"
     conversations: int = 16
+    turns: str = "ask"
+    lenient: bool = False
+    corrected: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def corrects(self, what: str) -> bool:
+        """Tell whether a value may be corrected, and count that."""
+        if self.lenient:
+            self.corrected[what] += 1
+        return self.lenient
 
 
-def decoded(lines: TraceLines, kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
+def decoded(
+    lines: TraceLines, kind: type[_Line], decoder: msgspec.json.Decoder[_Line] | None = None
+) -> Iterator[tuple[int, _Line]]:
     """Yield each line as a record of its format, with its number."""
-    decoder = msgspec.json.Decoder(kind)
+    decoder = msgspec.json.Decoder(kind) if decoder is None else decoder
     for number, text in lines:
         try:
             yield number, decoder.decode(text)
@@ -46,8 +66,8 @@ def decoded(lines: TraceLines, kind: type[_Line]) -> Iterator[tuple[int, _Line]]
 class Clock:
     """Arrivals in milliseconds, which never go back; a file calls them ``field`` and counts in ``unit``."""
 
-    def __init__(self, field: str, unit: str = "milliseconds") -> None:
-        self._field, self._unit = field, unit
+    def __init__(self, options: ReadOptions, field: str, unit: str = "milliseconds") -> None:
+        self._options, self._field, self._unit = options, field, unit
         self._factor = 1000.0 if unit == "seconds" else 1.0
         self._latest = 0.0
 
@@ -57,10 +77,12 @@ class Clock:
             most = f"{ARRIVAL_MS_MAX / self._factor:.0f}"
             raise Rejected(f"{self._field} is {time}, must be in 0..{most} ({self._unit})")
         if time < self._latest:
-            raise Rejected(
-                f"{self._field} {time:g} lies before {self._latest:g} of the request above it; "
-                f"sort the file by {self._field}"
-            )
+            if not self._options.corrects(f"{self._field} before that of the request above, taken as that"):
+                raise Rejected(
+                    f"{self._field} {time:g} lies before {self._latest:g} of the request above it; "
+                    f"sort the file by {self._field}, or give --lenient to take it as that"
+                )
+            time = self._latest
         self._latest = time
         return time * self._factor
 
@@ -86,6 +108,13 @@ def check_name(field: str, name: str) -> str:
     return name
 
 
+def check_cached(tokens: int | None, length: int) -> int | None:
+    """Return how many tokens of a prompt were cached, where that is known, or refuse them."""
+    if tokens is not None and not 0 <= tokens <= length:
+        raise Rejected(f"cached_tokens is {tokens}, must be in 0..{length}, the prompt (tokens)")
+    return tokens
+
+
 def check_block_tokens(field: str, tokens: int) -> int:
     """Return the tokens per block, or refuse them."""
     if not 1 <= tokens <= LENGTH_MAX:
@@ -107,16 +136,29 @@ def number_blocks(
     The last block may be partial. Where a format gives that no id (``names_tail`` is false), or may, it
     becomes a block of its own, which nobody shares.
     """
-    blocks, whole = len(ids), length // block_tokens
-    if not (blocks - 1) * block_tokens < length <= blocks * block_tokens:
-        if names_tail or blocks != whole:
-            raise Rejected(_misfit(field, length, blocks, block_tokens, names_tail))
-        if not blocks:
-            return (numbers.fresh(),)
-    if min(ids) < 0:
-        raise Rejected(f"hash_ids has {min(ids)}, must be at least 0")
+    if check_blocks(ids, length, block_tokens, names_tail=names_tail, field=field) and not ids:
+        return (numbers.fresh(),)
     found = numbers.numbers(ids)
-    return found if blocks * block_tokens >= length else (*found, numbers.fresh())
+    return found if len(ids) * block_tokens >= length else (*found, numbers.fresh())
+
+
+def check_blocks(
+    ids: Sequence[int],
+    length: int,
+    block_tokens: int,
+    *,
+    names_tail: bool = True,
+    field: str = "input_length",
+) -> bool:
+    """Refuse ids that do not fit a length; tell whether the last block, which is partial, has none."""
+    blocks, has_tail = len(ids), False
+    if not (blocks - 1) * block_tokens < length <= blocks * block_tokens:
+        has_tail = not names_tail and blocks == length // block_tokens
+        if not has_tail:
+            raise Rejected(_misfit(field, length, blocks, block_tokens, names_tail))
+    if ids and min(ids) < 0:
+        raise Rejected(f"hash_ids has {min(ids)}, must be at least 0")
+    return has_tail
 
 
 def _misfit(field: str, length: int, blocks: int, block_tokens: int, names_tail: bool) -> str:
@@ -127,6 +169,40 @@ def _misfit(field: str, length: int, blocks: int, block_tokens: int, names_tail:
         f"{field} {length} does not fit {blocks} hash_ids of {block_tokens} tokens "
         f"(possible lengths: {bounds})"
     )
+
+
+def fit_blocks(
+    ids: Sequence[int], length: int | None, block_tokens: int, options: ReadOptions
+) -> tuple[Sequence[int], int]:
+    """Return ids and length of a prompt in blocks whose size the file does not say, or refuse them.
+
+    Where they do not fit, a lenient reader takes what both have, as dynamo's does; a length that is missing
+    is that of the blocks.
+    """
+    capacity = len(ids) * block_tokens
+    if length is None:
+        if not options.corrects("input_length missing, taken as that of its blocks"):
+            raise Rejected("input_length is missing; give --lenient to take that of its blocks")
+        length = capacity
+    check_length("input_length", length)
+    if not ids or capacity - block_tokens < length <= capacity:
+        check_blocks(ids, length, block_tokens)
+        return ids, length
+    if length > capacity:
+        if options.corrects("input_length above that of its blocks, cut to them"):
+            return ids, check_length("input_length", capacity)
+    elif options.corrects("input_length below that of its blocks, which were cut to it"):
+        return ids[: -(-length // block_tokens)], length
+    said = _misfit("input_length", length, len(ids), block_tokens, names_tail=True)
+    raise Rejected(f"{said}; {_advice(length, len(ids))}")
+
+
+def _advice(length: int, blocks: int) -> str:
+    """Return how to read a prompt that does not fit its blocks."""
+    sizes = [size for size in _SIZES if (blocks - 1) * size < length <= blocks * size]
+    if len(sizes) == 1:
+        return f"give --block-tokens {sizes[0]}, which would fit, or --lenient to cut the longer of both"
+    return "give the tokens of a block by --block-tokens, or --lenient to cut the longer of both"
 
 
 def make_request(

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from pymllm.errors import TraceError, UsageError
-from pymllm.traces import bailian, dynamo, kvsim, mooncake, own, text, weka
-from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt
+from pymllm.traces import (
+    agentic_mooncake,
+    applied_compute,
+    bailian,
+    dynamo,
+    kvsim,
+    mooncake,
+    own,
+    ragpulse,
+    request_trace,
+    text,
+    weka,
+)
+from pymllm.traces.lines import UNREADABLE, TraceLines, excerpt, reason
 from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+
+logger = logging.getLogger("pymllm.traces")
+"""Says what a lenient reader corrected, as warnings."""
 
 AUTO = "auto"
 """The format of a file is told by its first line."""
@@ -29,7 +46,8 @@ class Format:
     - ``read``: Yields the requests of a file.
     - ``write``: Makes what makes its lines; ``None`` where it is only read.
     - ``keeps``: Fields of a request that its lines have, beside those that all have; ``arrival_ms`` is there
-      where one that waits may have a time before which it does not arrive.
+      where one that waits may have a time before which it does not arrive, and ``parent`` where the session
+      of a request is that of the only one that it waits for.
     """
 
     name: str
@@ -48,7 +66,7 @@ FORMATS: dict[str, Format] = {
             "Qwen-Bailian: blocks of 16, chats with parents, seconds",
             bailian.read,
             bailian.BailianWriter,
-            frozenset({"session", "wait_for", "arrival_ms", "kind"}),
+            frozenset({"session", "parent", "wait_for", "arrival_ms", "kind"}),
         ),
         Format("weka", "Weka's coding agents: a conversation is an object, with nested agents", weka.read),
         Format(
@@ -58,15 +76,25 @@ FORMATS: dict[str, Format] = {
             dynamo.DynamoWriter,
             frozenset({"session", "wait_for", "delay_ms"}),
         ),
+        Format("agentic-mooncake", "dynamo: a header, and dependencies of requests", agentic_mooncake.read),
+        Format("request-trace", "dynamo's record of requests, with what was cached", request_trace.read),
+        Format(
+            "applied-compute",
+            "Applied Compute's agents: lengths of turns, told or by 512",
+            applied_compute.read,
+        ),
+        Format("ragpulse", "RAGPulse: a folder of requests and the lengths of their parts", ragpulse.read),
         Format("kvsim", "kvcache-simulator: block_size on each line", kvsim.read, lambda: kvsim.write),
         Format(
             "pymllm",
             "our own, with every field",
             own.read,
             lambda: own.write,
-            frozenset({"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace"}),
+            frozenset(
+                {"session", "wait_for", "arrival_ms", "delay_ms", "kind", "namespace", "cached_tokens"}
+            ),
         ),
-        Format("text", "text or messages, with a tokenizer", text.read),
+        Format("text", "text, messages or conversations, with a tokenizer", text.read),
     )
 }
 """By name."""
@@ -78,6 +106,7 @@ WRITTEN = tuple(name for name, it in FORMATS.items() if it.write is not None)
 _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
     ("bailian", frozenset({"chat_id", "parent_chat_id"}), frozenset({"hash_ids"})),
+    ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
     (
         "dynamo",
         frozenset(
@@ -86,11 +115,23 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
         ),
         frozenset({"hash_ids"}),
     ),
-    ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
     ("mooncake", frozenset({"hash_ids"}), frozenset({"timestamp"})),
     ("kvsim", frozenset({"hash_ids"}), frozenset({"input_length"})),
-    ("text", frozenset({"text", "messages"}), frozenset()),
+    (
+        "applied-compute",
+        frozenset({"assistant_response_length"}),
+        frozenset({"num_turns", "input_prompt_length", "tool_call_output_length", "tool_call_latency"}),
+    ),
+    ("text", frozenset(text.SOURCES), frozenset()),
 )
+
+
+_SCHEMAS = {
+    b'"pymllm.trace"': "pymllm",
+    request_trace.SCHEMA: "request-trace",
+    agentic_mooncake.SCHEMA: "agentic-mooncake",
+}
+"""What the first line of some formats calls itself."""
 
 
 def detect(line: bytes) -> str | None:
@@ -101,22 +142,48 @@ def detect(line: bytes) -> str | None:
         # The only one whose objects go over many lines.
         is_begun = line.strip() == b"{" or (line.startswith(b"{") and weka.MARK in line)
         return "weka" if is_begun else None
-    if fields.get("schema") == msgspec.Raw(b'"pymllm.trace"'):
-        return "pymllm"
+    if "event" in fields:  # a record may stand in an object
+        return detect(bytes(fields["event"]))
+    if bytes(fields.get("hash_ids", b"")).startswith(b"{"):
+        return "ragpulse"
+    schema = fields.get("schema")
+    if schema is not None and (told := _SCHEMAS.get(bytes(schema))) is not None:
+        return told
     return next((name for name, some, all in _TELLING if some & fields.keys() and all <= fields.keys()), None)
+
+
+def _lacking(line: bytes) -> str:
+    """Say what a line lacks of each format, or why it is no object."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNREADABLE as error:
+        return f"not a JSON object ({reason(error)})"
+    lacks: dict[str, list[str]] = {}
+    for name, some, all in _TELLING:
+        missing = sorted(all - fields.keys())
+        if not some & fields.keys():
+            missing.append(("one of " if len(some) > 1 else "") + ", ".join(sorted(some)))
+        if name not in lacks or len(missing) <= len(
+            lacks[name]
+        ):  # of two ways, the shorter one, or the later
+            lacks[name] = missing
+    each = "; ".join(f"{name} lacks {' and '.join(missing)}" for name, missing in lacks.items())
+    return f"no format has these fields: {each}"
 
 
 class Trace:
     """The requests of a trace, one after another and once; ``format`` is how they are written.
 
     Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
-    milliseconds, and what a request waits for stands before it.
+    milliseconds, and what a request waits for stands before it. ``corrected`` counts what a lenient reader
+    corrected, which is logged at the end.
     """
 
     def __init__(self, lines: TraceLines, format: Format, options: ReadOptions, requests: int | None) -> None:
         self.lines = lines
         self.format = format.name
-        self._requests = format.read(lines, options)
+        self.corrected: Counter[str] = Counter()
+        self._requests = format.read(lines, replace(options, corrected=self.corrected))
         self._most = requests
         self._given = 0
 
@@ -137,9 +204,11 @@ class Trace:
                 self._given += 1
                 yield request
                 if self._given == self._most:
-                    return
+                    break
         finally:
             self.close()
+        for what, count in self.corrected.items():
+            logger.warning(f"{self.source}: {what}: {count:,} of {self._given:,} requests")
         if not self._given:
             raise TraceError(
                 self.source, None, "the file holds no request; expected one JSON object per line"
@@ -153,20 +222,24 @@ def open_trace(
     requests: int | None = None,
     options: ReadOptions | None = None,
 ) -> Trace:
-    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder of conversations.
+    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder.
 
-    Only the first line is read, and only where the format is to be told by it. Of ``requests``, the first so
-    many are given.
+    A folder has files ``*.jsonl``, which are read in order of their names, or Weka's conversations. Only the
+    first line is read, and only where the format is to be told by it. Of ``requests``, the first so many are
+    given.
     """
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
     if format not in (AUTO, *FORMATS):
         raise UsageError(f"format is {format!r}; choose one of {', '.join((AUTO, *FORMATS))}")
     lines = TraceLines(path)
+    if format in (AUTO, "ragpulse") and any(it.name == ragpulse.REQUESTS for it in lines.files):
+        lines = TraceLines(os.path.join(lines.place, ragpulse.REQUESTS))  # of a folder that has more
+    is_of_conversations = os.path.isdir(lines.place) and not lines.files
     if format == AUTO:
-        format = "weka" if os.path.isdir(lines.place) else _detected(lines)
-    elif format != "weka" and os.path.isdir(lines.place):
-        raise TraceError(lines.source, None, "cannot be read: Is a directory")
+        format = "weka" if is_of_conversations else _detected(lines)
+    elif format != "weka" and is_of_conversations:
+        raise TraceError(lines.source, None, "the folder has no file *.jsonl")
     return Trace(lines, FORMATS[format], options or ReadOptions(), requests)
 
 
@@ -198,10 +271,7 @@ def _detected(lines: TraceLines) -> str:
         return "mooncake"  # which says that there is nothing
     found = detect(first[1])
     if found is None:
-        names = ", ".join(FORMATS)
-        raise lines.error(
-            f"no format is told by this line: {excerpt(first[1])}; give --format, one of {names}", first[0]
-        )
+        raise lines.error(f"{_lacking(first[1])}; got {excerpt(first[1])}", first[0])
     return found
 
 

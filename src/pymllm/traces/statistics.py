@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pymllm.traces.forest import Path, PrefixForest
+from pymllm.workloads.recorded_hits import RecordedHits
 from pymllm.workloads.request import Request
 
 WIDTHS = (1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0)
@@ -120,6 +121,7 @@ class TraceStatistics:
         self.kinds: dict[str, KindCounts] = {}
         self.namespaces: set[str | int] = set()
         self.windows = [Window(seconds) for seconds in WIDTHS]
+        self.recorded = RecordedHits()
         self.donor: int | None = None  # who used the deepest of the latest request's shared blocks before
         self._gap_squares = 0.0
         self.forest = PrefixForest()
@@ -165,6 +167,7 @@ class TraceStatistics:
         self.prompt_tokens += length
         self.output_tokens += request.output_length
         self.shared_tokens += path.hit_tokens
+        self.recorded.add(request, path.hit_tokens)
         self.waiting += bool(request.wait_for)
         self.prompts[length] += 1
         self.outputs[request.output_length] += 1

@@ -37,6 +37,7 @@ from pymllm.traces.lines import (
     Rejected,
     TraceLines,
     excerpt,
+    files_of,
     reason,
 )
 from pymllm.traces.numbering import BlockNumbers
@@ -334,7 +335,7 @@ def _is_relative(items: Sequence[WekaItem]) -> bool:
 
 def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocument]]:
     """Yield each conversation, with where it stands."""
-    if os.path.isdir(lines.place):
+    if os.path.isdir(lines.place) and not lines.files:
         for path in conversation_files(lines.place):
             yield from _documents(TraceLines(path))
         return
@@ -355,12 +356,9 @@ def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocumen
 
 def conversation_files(folder: str) -> list[Path]:
     """Return the files of a folder that is a trace, in order of their names."""
-    try:
-        found = sorted(path for path in Path(folder).iterdir() if path.name.endswith((".json", ".json.gz")))
-    except OSError as error:
-        raise TraceError(folder, None, f"cannot be read: {error.strerror or error}") from error
+    found = files_of(folder, (".json", ".json.gz"))
     if not found:
-        raise TraceError(folder, None, "the folder has no file *.json of a conversation")
+        raise TraceError(folder, None, "the folder has no file *.jsonl, and no *.json of a conversation")
     return found
 
 

@@ -13,6 +13,7 @@ from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.live_request import LiveSequence
 from pymllm.workloads.peak_memory import peak_rss_bytes
+from pymllm.workloads.recorded_hits import RecordedHits
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class EngineReport:
     - ``iterations``: Iterations of the engine.
     - ``virtual_seconds``: Virtual time from the first iteration to the end of the last, idle gaps included.
     - ``wall_seconds``: Real time inside the engine.
+    - ``recorded``: What the recorded server had found beside these hits; ``None`` where it did not say.
     """
 
     config: EngineConfig
@@ -129,6 +131,7 @@ class EngineReport:
     iterations: int
     virtual_seconds: float
     wall_seconds: float
+    recorded: RecordedHits | None = None
 
 
 @dataclass(slots=True)
@@ -156,6 +159,7 @@ class EngineTally:
     virtual_ms: float = 0.0
     wall_seconds: float = 0.0
     times: list[CacheTimes] = field(default_factory=list)
+    recorded: RecordedHits = field(default_factory=RecordedHits)
 
     @property
     def settled(self) -> int:
@@ -168,6 +172,7 @@ class EngineTally:
         if live.admissions == 1:
             self.prompt_tokens += live.request.prompt_length
             self.hit_tokens += live.hit_tokens
+            self.recorded.add(live.request, live.hit_tokens)
             self.ceiling_tokens += live.ceiling_tokens
             self.stateless_tokens += live.stateless_tokens
 
@@ -209,6 +214,7 @@ class EngineTally:
             content_tokens=content_tokens,
             peak_rss_bytes=peak_rss_bytes(sys.platform),
             virtual_seconds=self.virtual_ms / 1000,
+            recorded=self.recorded if self.recorded.requests else None,
         )
 
 

@@ -42,6 +42,9 @@ class Request:
     wait_for: tuple[int, ...] = ()  # ids of requests that come before it in its workload
     delay_ms: float | None = None  # 0 .. ARRIVAL_MS_MAX
     kind: str | None = None  # the class of requests that it is counted with
+    cached_tokens: int | None = (
+        None  # that the server found in its cache when it was recorded, 0 .. prompt_length
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_id < OUTPUT_TOKEN_BASE:
@@ -68,6 +71,10 @@ class Request:
                 raise ValueError(
                     f"wait_for has {other}; it must be the id of another request, 0..{OUTPUT_TOKEN_BASE - 1}"
                 )
+        if self.cached_tokens is not None and not 0 <= self.cached_tokens <= self.prompt_length:
+            raise ValueError(
+                f"cached_tokens is {self.cached_tokens}; it must be in 0..{self.prompt_length}, the prompt"
+            )
         if self.delay_ms is not None and not 0 <= self.delay_ms <= ARRIVAL_MS_MAX:
             raise ValueError(f"delay_ms is {self.delay_ms}; it must be in 0..{ARRIVAL_MS_MAX:.0f}")
 

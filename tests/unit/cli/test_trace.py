@@ -56,6 +56,19 @@ def test_numbers_of_an_inspection_are_those_of_the_file() -> None:
     assert "bailian.jsonl: 2 requests, bailian, blocks of 16 tokens" in shown
 
 
+def test_turns_are_told_by_an_option_of_every_verb() -> None:
+    """Each refuses what may be deltas, and names both ways to read it."""
+    path = SMALL.with_name("delta_traces") / "aiperf.jsonl"
+    for verb in (("trace", "inspect"), ("replay-serial",), ("replay",), ("curve",)):
+        refused(
+            *verb, path, words="shares no block with its first turn: if later turns hold only what is new"
+        )
+        shown = [typed(*verb, path, words).stdout for words in ("--deltas", "--cumulative")]
+        assert "55.6 %" in shown[0]
+        assert "55.6 %" not in shown[1]
+    refused("replay", "chat", "--deltas", words="a named workload is no trace")
+
+
 @pytest.mark.parametrize("name", ["it.jsonl", "it.jsonl.gz"])
 def test_a_conversion_to_ours_keeps_everything(trace: Path, tmp_path: Path, name: str) -> None:
     """Packed where its name says so, the same bytes each time."""
@@ -142,6 +155,7 @@ def test_a_synthetic_trace_is_written_and_compared(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "30 requests like those of" in shown.stdout
     assert "shared trace  shared synthetic" in shown.stdout
+    assert "requests of a session" in shown.stdout.partition("how far apart")[2]
     assert len(read(out)) == 30
     document = json.loads(typed(*words, "--json").stdout)
     Draft202012Validator(make_schema("trace-synthesize")).validate(document)

@@ -107,6 +107,7 @@ def replay(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 curve = partial(sample, "curve")
+served = partial(sample, "served")
 doctor = partial(sample, "doctor")
 goals = partial(sample, "situations")
 vectors = partial(sample, "vectors")

@@ -41,6 +41,7 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.situations": samples.goals,
     "pymllm.replay": samples.replay,
     "pymllm.curve": samples.curve,
+    "pymllm.replay-server": samples.served,
     "pymllm.doctor": samples.doctor,
     "pymllm.vectors-run": samples.vectors,
     "pymllm.watch": samples.watch,
@@ -51,7 +52,7 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
 }
 WHOLE = (
     *("verify", "compare", "faults", "soak", "situations", "curve", "peers", "vectors-run"),
-    *("watch", "probe"),
+    *("watch", "probe", "replay-server"),
 )
 """Documents whose samples are whole, so that they can be held against their schemas; others have parts."""
 

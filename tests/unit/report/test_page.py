@@ -197,6 +197,7 @@ def everything() -> tuple[Run, ...]:
         samples.verify(release=samples.release("2.0")), samples.faults(),
         samples.soak(samples.soak_failure("R6")), samples.replay(), samples.curve(), samples.doctor(),
         samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(), samples.vectors(), samples.watch(),
+        samples.served(),
         samples.probe(),
     )  # fmt: skip
     before = samples.run(
@@ -258,6 +259,7 @@ def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
 
 
 SAY_IT_THEMSELVES = {
+    *("trace and server", "why", "prompt", "request", "median", "p90"),
     *("laws fixed", "figures changed", "finding", "looked at", "faults caught", "operations, median"),
     *(
         "time, median",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pymllm.documents.traces import differences_of
 from pymllm.errors import UsageError
 from pymllm.traces import synthesis
 from pymllm.traces.conversion import Fitted, Groups, chosen_by_count, chosen_by_share, sampled
+from pymllm.traces.registry import written_lines
 from pymllm.traces.statistics import TraceStatistics
 from pymllm.traces.synthesis import Fit, synthesized
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.request import Request
 from pymllm.workloads.synthetic import make_requests
-from tests.unit.traces.trace_words import random_trace, renumbered
+from tests.unit.traces.trace_words import random_trace, read, renumbered
 
 
 def hits(requests: list[Request]) -> int:
@@ -192,3 +195,38 @@ def test_history_and_fit_have_bounds(monkeypatch: pytest.MonkeyPatch, chat: Fit)
     monkeypatch.setattr(synthesis, "ARRIVAL_MS_MAX", 1.0)
     with pytest.raises(UsageError, match="would arrive after 1 milliseconds"):
         made_of(chat, 300, 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sessions_survive_a_form_that_has_parents(tmp_path: Path, seed: int) -> None:
+    """Whoever waits for nobody of its session waits for the one before it; both are counted."""
+    made = renumbered(random_trace(seed, 60))
+    fitted = Fitted("bailian")
+    path = tmp_path / "it.jsonl"
+    path.write_bytes(b"".join(written_lines(fitted(made), "bailian")))
+    back = read(path, block_tokens=4)
+    for first in range(60):
+        for second in range(first):
+            sessions = made[first].session, made[second].session
+            if None not in sessions:
+                is_same = back[first].session == back[second].session
+                assert is_same == (sessions[0] == sessions[1]), (second, first)
+    added = [it for it, was in zip(back, made, strict=True) if not set(it.wait_for) <= set(was.wait_for)]
+    assert fitted.added == len(added) > 0
+    assert all(len(it.wait_for) <= 1 for it in back)
+    dropped = [it for it, was in zip(back, made, strict=True) if not set(was.wait_for) <= set(it.wait_for)]
+    assert fitted.lost["wait_for"] == len(dropped)
+
+
+def test_how_far_a_synthetic_trace_is_apart_is_told() -> None:
+    """The largest difference of shares within a bound, counted by hand."""
+    one, other = TraceStatistics(), TraceStatistics()
+    one.distances.update({3: 60, 5: 40})
+    other.distances.update({3: 10, 4: 70, 5: 20})
+    one.turns.update({0: 1, 1: 3})
+    other.turns.update({0: 3, 1: 3})
+    far, turns = differences_of(one, other)
+    assert (far.what, far.apart, far.at_most) == ("reuse distance of shared tokens", pytest.approx(0.5), 8.0)
+    assert (turns.what, turns.apart, turns.at_most) == ("requests of a session", 0.5, 1.0)
+    assert differences_of(one, one)[0].apart == 0.0
+    assert differences_of(TraceStatistics(), other) == ()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pymllm.cli import options
+from pymllm.cli.output import complain
 from pymllm.replay.plan import NESTED_TIMES, TRACE_FORMATS
 
 if TYPE_CHECKING:
     from pymllm.traces.records import ReadOptions
 
-READING = ("format", "block_tokens")
+READING = ("format", "block_tokens", "turns", "lenient")
 """The parameters of `trace_options`, as they are typed."""
 
 _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
     "weka": {"nested-times": options.one_of(NESTED_TIMES), "conversations": options.whole(1, 65_536)},
+    "applied-compute": {"conversations": options.whole(1, 65_536)},
     "text": {"tokenizer": str},
 }
 """What a format can be told besides its name."""
@@ -32,6 +35,11 @@ def _read_format(context: click.Context, param: click.Parameter, text: str) -> s
     return name
 
 
+def _read_turns(context: click.Context, param: click.Parameter, deltas: bool | None) -> str:
+    """Read what later turns of a session hold."""
+    return "ask" if deltas is None else "deltas" if deltas else "cumulative"
+
+
 _OPTIONS = (
     click.option(
         "--format",
@@ -44,7 +52,7 @@ _OPTIONS = (
         "text,tokenizer=MODULE:FUNCTION says what makes tokens of lines of text; it is imported, and so runs "
         f"its code. weka,nested-times={'|'.join(NESTED_TIMES)} says whether nested agents count time from "
         "their own or the conversation's beginning; weka,conversations=N, how many conversations run at the "
-        "same time, by default 16. auto takes the settings of both.",
+        "same time, by default 16; of applied-compute, too. auto takes the settings of all.",
     ),
     click.option(
         "--block-tokens",
@@ -52,7 +60,37 @@ _OPTIONS = (
         show_default="what the file says, else 16 for bailian and text, 512 for mooncake and dynamo",
         help="Tokens per block of a trace's hash_ids.",
     ),
+    click.option(
+        "--deltas/--cumulative",
+        "turns",
+        default=None,
+        callback=_read_turns,
+        show_default="whole prompts, and what may be deltas is refused",
+        help="Of dynamo's sessions: later turns hold only what is new, or each its whole prompt.",
+    ),
+    click.option(
+        "--lenient",
+        is_flag=True,
+        help="Correct what contradicts itself instead of refusing it, and say how often: an input_length "
+        "that is above or below that of its hash_ids, or missing, and times that go back.",
+    ),
 )
+
+
+class _Corrections(logging.Handler):
+    """Says what a lenient reader corrected; once a command, though one may read a trace twice."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context, said = click.get_current_context(silent=True), record.getMessage()
+        if context is None or said not in (before := context.meta.setdefault(__name__, set())):
+            complain(said)
+        if context is not None:
+            before.add(said)
+
+
+_READER = logging.getLogger("pymllm.traces")
+_READER.addHandler(_Corrections())
+_READER.propagate = False
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +112,12 @@ def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...
 
 
 def read_options(
-    block_tokens: int | None, tokenizer: str | None, nested_times: str, conversations: int
+    block_tokens: int | None,
+    tokenizer: str | None,
+    nested_times: str,
+    conversations: int,
+    turns: str,
+    lenient: bool,
 ) -> ReadOptions:
     """Return the settings that the reading options come to; refuse an unknown tokenizer."""
     from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
@@ -85,4 +128,4 @@ def read_options(
         options.add_folder_of(tokenizer)
         with options.refusing():
             encode = find_tokenizer(tokenizer)
-    return ReadOptions(block_tokens, encode, nested_times, conversations)
+    return ReadOptions(block_tokens, encode, nested_times, conversations, turns, lenient)

@@ -40,7 +40,7 @@ def trace_command() -> None:
     """Look at recorded requests, convert them, take a sample of them, or make others like them.
 
     TRACE is a file in one of the formats of docs/traces.md, plain or gzip, - for standard input, or a folder
-    of conversations.
+    of such files or of conversations.
     """
 
 
@@ -133,6 +133,10 @@ def compared(columns: Sequence[tuple[str, TraceFacts]]) -> Iterator[str]:
         ("window", *(f"{what} {n}".rstrip() for n in names for what in ("mean working set", "largest"))),
         _windows(facts),
     )
+    if any(it.recorded for it in facts):
+        yield _table(
+            ("hits that were recorded", *(name or "value" for name in names)), list(_recorded(facts))
+        )
     kinds = _kinds(facts)
     if kinds:
         yield _table(
@@ -225,6 +229,23 @@ def _windows(facts: Sequence[TraceFacts]) -> list[tuple[str, ...]]:
         )
         for width in sorted({width for rows in found for width in rows})
     ]
+
+
+_RECORDED = (
+    ("requests", "requests"),
+    ("tokens that the server found cached", "recorded_tokens"),
+    ("tokens shared here", "replayed_tokens"),
+    ("requests of which both are equal", "equal"),
+    ("requests whose last block was computed again", "last_block"),
+    ("requests with fewer than here", "fewer"),
+    ("requests with more than here", "more"),
+)
+
+
+def _recorded(facts: Sequence[TraceFacts]) -> Iterator[tuple[str, ...]]:
+    """Yield what a server had cached, beside what a cache without a limit shares."""
+    for label, name in _RECORDED:
+        yield (label, *("-" if it.recorded is None else f"{getattr(it.recorded, name):,}" for it in facts))
 
 
 def _kinds(facts: Sequence[TraceFacts]) -> list[tuple[str, ...]]:

@@ -16,8 +16,8 @@ from pymllm.cli import options
 from pymllm.cli.output import complain, escaped, say
 from pymllm.cli.replay.reading import trace_options
 from pymllm.cli.replay.trace import compared, open_or_refuse, requests_option, trace_command, watched
-from pymllm.cli.tables import progress_bar, tell
-from pymllm.documents.traces import TraceSynthesizeDocument, facts_of
+from pymllm.cli.tables import draw, make_table, progress_bar, tell
+from pymllm.documents.traces import ApartRow, TraceSynthesizeDocument, differences_of, facts_of
 from pymllm.replay.plan import WRITTEN_FORMATS
 from pymllm.report.quantities import count_of
 from pymllm.text_file import new_file
@@ -58,6 +58,7 @@ _WORDS = {
     "wait_for": "what a request waits for",
     "delay_ms": "delays",
     "kind": "kinds",
+    "cached_tokens": "tokens that the server found cached",
     "arrival_ms": "a time before which a waiting request does not arrive",
 }
 
@@ -206,6 +207,7 @@ def synthesize_command(
         fitted_requests=len(fit),
         trace=facts_of(fit.statistics),
         synthetic=facts_of(found),
+        apart=differences_of(fit.statistics, found),
     )
     return tell(document, make_text, as_json)
 
@@ -215,7 +217,16 @@ def make_text(document: TraceSynthesizeDocument) -> str:
     made = count_of(document.synthetic.requests, "request")
     head = f"{escaped(document.output)}: {made} like those of {escaped(document.name)}, seed {document.seed}"
     tables = compared([("trace", document.trace), ("synthetic", document.synthetic)])
-    return "\n".join([head, "", *tables])
+    rows = [(it.what, f"{100 * it.apart:.1f} points", _bound(it)) for it in document.apart]
+    titles = ("how far apart", "largest difference of shares", "of those at most")
+    apart = draw(make_table(*titles, right=titles[1:], gap=2, rows=rows), fits_terminal=True)
+    return "\n".join([head, "", *tables, apart.rstrip()])
+
+
+def _bound(it: ApartRow) -> str:
+    if it.what == "requests of a session":
+        return count_of(int(it.at_most), "request")
+    return f"{it.at_most:,.3f} s" if "interval" in it.what else count_of(int(it.at_most), "token")
 
 
 def _say_written(output: Path, count: int, written_as: str) -> None:
@@ -250,6 +261,9 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
     for name, lost in fitted.lost.items():
         if lost:
             complain(f"{written_as} has no field for {_WORDS[name]}: left out of {count_of(lost, 'request')}")
+    if fitted.added:
+        they = count_of(fitted.added, "request")
+        complain(f"{written_as} tells sessions by what requests wait for: the one before, added to {they}")
     if size != _SIZES.get(written_as, size):
         it = "it" if output == _STDOUT else output
         complain(f"{written_as} does not say how large blocks are; read {it} with --block-tokens {size}")

@@ -14,6 +14,7 @@ from pymllm.documents.probes import ProbeDocument
 from pymllm.documents.replays import ReplayDocument
 from pymllm.documents.runs import DiffDocument
 from pymllm.documents.searches import CompareDocument, VerifyDocument
+from pymllm.documents.served import ServedDocument
 from pymllm.documents.watches import WatchDocument
 from pymllm.instrument.documents import Document
 from pymllm.report.blocks import PAGE, TERMINAL, Part, Section, Table, Tile, seen_on
@@ -33,6 +34,7 @@ from pymllm.report.sections.probes import make_probes_section, tell_probes
 from pymllm.report.sections.releases import make_releases_section
 from pymllm.report.sections.replays import make_hit_rate_section, make_latency_section
 from pymllm.report.sections.searches import make_goals_section, make_laws_section, tell_searches
+from pymllm.report.sections.served import make_served_section
 from pymllm.report.sections.soaking import make_campaign_section
 from pymllm.report.sections.streams import make_streams_section, tell_streams
 from pymllm.report.sections.vectors import make_vectors_section, tell_vectors
@@ -53,6 +55,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "gpu": make_gpu_section,
     "hit-rate": make_hit_rate_section,
     "capacity": make_capacity_section,
+    "served": make_served_section,
     "latency": make_latency_section,
     "memory": make_memory_section,
     "machines": make_machines_section,
@@ -67,6 +70,7 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
     FaultsDocument: ("faults", make_faults_section),
     ProbeDocument: ("servers", make_probes_section),
     ReplayDocument: ("hit-rate", make_hit_rate_section),
+    ServedDocument: ("served", make_served_section),
     SoakDocument: ("soak", make_campaign_section),
     VectorsDocument: ("vectors", make_vectors_section),
     WatchDocument: ("streams", make_streams_section),

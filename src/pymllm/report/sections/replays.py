@@ -275,6 +275,17 @@ _COLUMNS = (
 )
 
 
+_RECORDED = (
+    _counted("recorded hits", "tokens that the server found cached", "recorded.recorded_tokens"),
+    _counted("recorded hits", "tokens that were hit here", "recorded.replayed_tokens"),
+    _counted("recorded hits", "both are equal", "recorded.equal", thing="request"),
+    _counted("recorded hits", "the last block was computed again", "recorded.last_block", thing="request"),
+    _counted("recorded hits", "fewer than here", "recorded.fewer", thing="request"),
+    _counted("recorded hits", "more than here", "recorded.more", thing="request"),
+)
+"""Columns of a trace whose server said what it had cached."""
+
+
 def _named(*names: str) -> list[Column]:
     """Return the columns of these names, in the order of the names."""
     by_name = {column.name: column for column in _COLUMNS}
@@ -285,7 +296,8 @@ def _tables(document: ReplayDocument, run: Run) -> Iterator[Table]:
     """Yield the tables for a terminal: every number, or of several sizes the most important ones of each."""
     found = [Replayed(document, engine, run) for engine in document.runs]
     if not document.asked.page_sizes:
-        columns = [Column("", lambda it: it.engine.config.column), *_COLUMNS]
+        recorded = _RECORDED if any(it.engine.recorded for it in found) else ()
+        columns = [Column("", lambda it: it.engine.config.column), *_COLUMNS, *recorded]
         yield replace(make_table("Replays", found, columns, only=TERMINAL), is_turned=True)
         return
     columns = [

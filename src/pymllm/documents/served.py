@@ -1,0 +1,75 @@
+"""The result of ``pymllm replay-server``, as a document."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pymllm.instrument.documents import Document, Row
+
+KINDS = ("equal", "under way", "after evictions", "fewer", "more", "not predicted", "not told")
+"""How requests differ from what was predicted, in the order in which it is looked for."""
+
+
+class ServedKind(Row, frozen=True):
+    """Requests that compare alike with what was predicted, and their tokens: hit, and predicted."""
+
+    kind: str
+    requests: int
+    cached_tokens: int
+    predicted_tokens: int
+
+
+class TimesToFirst(Row, frozen=True):
+    """Seconds from sending to the first token, of requests with a share of hits of at most so much."""
+
+    share_at_most: float
+    requests: int
+    median_s: float
+    p90_s: float
+    p99_s: float
+
+
+class ServedDifference(Row, frozen=True):
+    """A request of which the server hit another number of tokens than was predicted."""
+
+    request: int
+    kind: str
+    prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: int
+
+
+class ServedDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay-server"):
+    """The document that ``pymllm replay-server --json`` prints: a trace as a server answered it.
+
+    ``curve_tokens`` are the hits that a cache of this capacity has of these prompts and answers; what is
+    predicted of a request is less by what a server computes of a prompt that it has whole. ``late_s`` is the
+    longest that a request was sent after its time.
+    """
+
+    name: str
+    url: str
+    api: str
+    mode: Literal["clock", "serial"]
+    seed: int
+    speed: float
+    page_size: int
+    capacity: int
+    requests: int
+    answered: int
+    refused: int
+    kept: int
+    prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: int
+    curve_tokens: int
+    output_tokens: int
+    most_at_once: int
+    late_s: float
+    seconds: float
+    kinds: tuple[ServedKind, ...]
+    first_tokens: tuple[TimesToFirst, ...]
+    differences: tuple[ServedDifference, ...]
+    refusal: str | None = None
+    failure: str | None = None
+    interrupted: bool = False

@@ -1,0 +1,109 @@
+"""Traces as servers answered them: their hits beside those predicted, and times to the first token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pymllm.documents.served import ServedDifference, ServedDocument, ServedKind, TimesToFirst
+from pymllm.report.blocks import BAD, TERMINAL, UNKNOWN, Column, Part, Text, Tile, make_table, number
+from pymllm.report.loading import Run, documents_of
+from pymllm.report.quantities import count_of, show, show_count, show_share
+
+_Row = TypeVar("_Row", ServedKind, TimesToFirst, ServedDifference)
+
+
+@dataclass(frozen=True, slots=True)
+class _Of(Generic[_Row]):
+    """A row of a document, and the document."""
+
+    document: ServedDocument
+    row: _Row
+
+    @property
+    def name(self) -> str:
+        """The trace, and the server that it was sent to."""
+        it = self.document
+        return f"{it.name} to {it.url}, {'one by one' if it.mode == 'serial' else f'speed {it.speed:g}'}"
+
+
+def find_served(runs: Sequence[Run]) -> list[ServedDocument]:
+    """Return the newest replay of each trace against each server, in each way."""
+    found: dict[tuple[object, ...], ServedDocument] = {}
+    for it, _ in documents_of(runs, ServedDocument):
+        found[it.name, it.url, it.mode, it.speed, it.capacity, it.page_size] = it
+    return list(found.values())
+
+
+def make_served_section(runs: Sequence[Run]) -> Iterator[Part]:
+    """Lay out replays against servers: hits by kind of difference, times to the first token, and requests."""
+    found = find_served(runs)
+    for it in found:
+        yield from (Text(line, only=TERMINAL) for line in _heading(it))
+        if it.failure is not None:
+            yield Text(f"The server failed: {it.failure}", BAD)
+        if it.interrupted:
+            yield Text(f"The replay of {it.name} was interrupted: its numbers are of a part.", UNKNOWN)
+        if it.refusal is not None:
+            yield Text(f"{count_of(it.refused, 'request')} refused, such as: {it.refusal}", UNKNOWN)
+    if not found:
+        return
+    named = Column("trace and server", lambda it: it.name)
+    yield make_table(
+        "Hits of servers beside those predicted",
+        [_Of(it, row) for it in found for row in it.kinds],
+        [
+            named,
+            Column("compared", lambda it: it.row.kind),
+            number("requests", lambda it: show_count(it.row.requests)),
+            number("hit by the server", lambda it: count_of(it.row.cached_tokens, "token")),
+            number("predicted", lambda it: count_of(it.row.predicted_tokens, "token")),
+        ],
+    )
+    yield make_table(
+        "Time to the first token",
+        [_Of(it, row) for it in found for row in it.first_tokens],
+        [
+            named,
+            Column("share that was hit, at most", lambda it: show_share(it.row.share_at_most)),
+            number("requests", lambda it: show_count(it.row.requests)),
+            number("median", lambda it: show(it.row.median_s, "s")),
+            number("p90", lambda it: show(it.row.p90_s, "s")),
+            number("p99", lambda it: show(it.row.p99_s, "s")),
+        ],
+    )
+    differing = [_Of(it, row) for it in found for row in it.differences]
+    if differing:
+        yield make_table(
+            "Requests that differ",
+            differing,
+            [
+                named,
+                number("request", lambda it: f"{it.row.request:,}"),
+                Column("why", lambda it: it.row.kind),
+                number("prompt", lambda it: count_of(it.row.prompt_tokens, "token")),
+                number("hit by the server", lambda it: count_of(it.row.cached_tokens, "token")),
+                number("predicted", lambda it: count_of(it.row.predicted_tokens, "token")),
+            ],
+        )
+    yield Tile(show_count(sum(it.answered for it in found)), "requests replayed against servers")
+
+
+def _heading(it: ServedDocument) -> Iterator[str]:
+    """Yield what was sent, and how much of it was hit."""
+    how = "one by one" if it.mode == "serial" else f"by its clock, {it.speed:g} times as fast"
+    yield f"{it.name} to {it.url} ({it.api}), {how}, tokens of seed {it.seed}"
+    kept = f", {it.kept:,} of them kept from before" if it.kept else ""
+    yield (
+        f"{it.answered:,} of {count_of(it.requests, 'request')} answered in {show(it.seconds, 's')}{kept}; "
+        f"at most {it.most_at_once:,} at once, sent {show(it.late_s, 's')} late at most"
+    )
+    rates = [
+        show_share(tokens / it.prompt_tokens if it.prompt_tokens else 0.0)
+        for tokens in (it.cached_tokens, it.predicted_tokens, it.curve_tokens)
+    ]
+    yield (
+        f"hit rate {rates[0]}; predicted for {count_of(it.capacity, 'slot')} in pages of {it.page_size}: "
+        f"{rates[1]}, and {rates[2]} as by pymllm curve, which computes no token again"
+    )
