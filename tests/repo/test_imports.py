@@ -102,7 +102,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # The embedded server: the engine with a model.
     "serving": (
         {"errors", "torch_needed", "mem_cache", "workloads"},
-        {"numpy", "torch", "msgspec", "prometheus_client", "starlette", "uvicorn"},
+        {"numpy", "torch", "msgspec", "prometheus_client", "starlette", "uvicorn", "zmq"},
     ),
     # Judges servers by what they answer; shares with the embedded one nothing.
     "probing": ({"errors", "text_file", "oracle", "watching"}, {"httpx", "msgspec"}),
@@ -258,7 +258,7 @@ def test_a_class_of_another_project_is_noticed(line: str, named: bool) -> None:
 
 # Folder of mem_cache -> what of mem_cache its modules may import beside their own folder.
 BELOW_THE_CACHES = {
-    "tree": {"arguments", "uploads", "ownership", "base_prefix_cache"},
+    "tree": {"arguments", "uploads", "ownership", "base_prefix_cache", "cache_events"},
     "slots": {"arguments", "uploads", "ownership"},
     "pools": {"arguments", "uploads", "ownership", "kernels"},
     "kernels": {"arguments", "uploads"},

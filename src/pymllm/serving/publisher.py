@@ -76,7 +76,7 @@ class EventPublisher:
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise UsageError(
-                f"cannot publish at {address}: {zmq.strerror(error.errno)}; give an address such as tcp://127.0.0.1:5557"
+                f"cannot publish at {address}: {zmq.strerror(error.errno or 0)}; give an address such as tcp://127.0.0.1:5557"
             ) from None
         return socket
 
