@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,15 +32,15 @@ STALE = Path(__file__).with_name("stale_vllm.py")
 
 
 @contextmanager
-def serving(model: str, program: str | Path = VLLM) -> Iterator[str]:
-    """Start a server, which takes minutes, and yield its address."""
+def serving(model: str, program: str | Path = VLLM, more: str = "") -> Iterator[str]:
+    """Start a server, which takes minutes, with ``more`` words behind its own, and yield its address."""
     folder = installed("PYMLLM_VLLM_CPU", "probe-vllm")
     url = f"http://127.0.0.1:{free_port()}"
     variables = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
     words = f"--host 127.0.0.1 --port {url.rpartition(':')[2]} --model {folder / 'models' / model} {FLAGS}"
     few = f"--num-gpu-blocks-override {BLOCKS[model]} --max-num-batched-tokens 64 --max-num-seqs 8"
     python = folder / "venv" / "bin" / "python"
-    started = StartedServer(f"env {variables} {python} {program} {words} {few}", 1200)
+    started = StartedServer(f"env {variables} {python} {program} {words} {few} {more}", 1200)
     with make_http(url, 60) as http:
         try:
             started.start(http, "auto")
@@ -61,6 +62,22 @@ def test_nothing_is_broken(model: str, tmp_path: Path) -> None:
         told = httpx.get(f"{url}/metrics", trust_env=False).text
     [preemptions] = re.findall(r"^vllm:num_preemptions_total\{.*\} (\S+)$", told, flags=re.MULTILINE)
     assert float(preemptions) > 0
+
+
+def test_a_block_is_told_removed_while_a_copy_is_there(tmp_path: Path) -> None:
+    """vllm#55092, from its events; beside it they tell exactly what each request hits."""
+    events = f"tcp://127.0.0.1:{free_port()}"
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv", "endpoint": events}
+    config["endpoint"] = events.replace("127.0.0.1", "*")  # else vLLM connects, and nobody is there
+    options = ("--events", events, "--requests", 100, "--timeout", 300)
+    with serving("dense", more=f"--kv-events-config '{json.dumps(config)}'") as url:
+        found = probed(url, tmp_path, *options)
+        beside = probed(url, tmp_path, *options, "--without", "W5")
+    assert found["violation"]["law"] == "W5"
+    assert requests_in(found["program"]) <= 5
+    laws = {law["id"]: law for law in beside["laws"]}
+    assert {law["verdict"] for law in laws.values()} == {"holds", "not claimed"}
+    assert laws["W8"]["tests"] >= 100
 
 
 def test_a_planted_fault_is_found(tmp_path: Path) -> None:
