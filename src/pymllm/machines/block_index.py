@@ -54,10 +54,7 @@ class IndexMachine(PoolMachine):
         self.can_look = "inspect" in self.capabilities
         self.can_hurry = "early_exit" in self.capabilities
         self.can_number = "event_numbers" in self.capabilities
-        self._groups = _GROUPS if "layer_groups" in self.capabilities else _GROUPS[:1]
-        self._media = _MEDIA if "media" in self.capabilities else _MEDIA[:1]
-        self._namespaces = [it for it in _NAMESPACES if self.capabilities.issuperset(dimensions_of(it))]
-        self._rooms = [Room(group, medium) for group in self._groups for medium in self._media]
+        self._groups, self._media, self._namespaces = _GROUPS[:1], _MEDIA[:1], _NAMESPACES[:1]
         self._less = 0  # by how much every number is smaller than usual
         self._is_numbered = False
         self._asked: list[Asked] = []  # sequences that events were about, the last ones first
@@ -103,6 +100,17 @@ class IndexMachine(PoolMachine):
     def number_events(self) -> None:
         """Number the events of this program from now on."""
         self._is_numbered = True
+
+    @act("can_have_rooms", weight=16)
+    def have_rooms(self) -> None:
+        """Let blocks of this program lie in several groups, or media, or both."""
+        self._groups = _GROUPS if "layer_groups" in self.capabilities else _GROUPS[:1]
+        self._media = _MEDIA if "media" in self.capabilities else _MEDIA[:1]
+
+    @act("can_have_namespaces", weight=16)
+    def have_namespaces(self) -> None:
+        """Let sequences of this program be of several namespaces."""
+        self._namespaces = self._could_have
 
     @act(weight=8, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
     def store(self, worker: int, count: int, seed: int) -> None:
@@ -256,6 +264,25 @@ class IndexMachine(PoolMachine):
     def can_begin_numbers(self) -> bool:
         """Whether events could have numbers, and nothing was told yet."""
         return self.can_number and self.is_new and not self._is_numbered
+
+    @property
+    def can_have_rooms(self) -> bool:
+        """Whether there could be several groups or media, and nothing was told yet."""
+        could = not self.capabilities.isdisjoint(("layer_groups", "media"))
+        return could and self.is_new and len(self._rooms) == 1
+
+    @property
+    def can_have_namespaces(self) -> bool:
+        """Whether there could be several namespaces, and nothing was told yet."""
+        return self.is_new and len(self._could_have) > len(self._namespaces)
+
+    @property
+    def _rooms(self) -> list[Room]:
+        return [Room(group, medium) for group in self._groups for medium in self._media]
+
+    @property
+    def _could_have(self) -> tuple[Namespace, ...]:
+        return tuple(it for it in _NAMESPACES if self.capabilities.issuperset(dimensions_of(it)))
 
     @property
     def has_events(self) -> bool:

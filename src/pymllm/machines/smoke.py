@@ -52,7 +52,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "AddRequest ScheduleChunk Truncate": (out.RequestView,),
     ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
     (
-        "BeginGroup BeginTransfer Clear ClearWorker DropStates DropWorker EndGroup EndTransfer Fault Free "
+        "BeginGroup BeginTransfer Clear DropStates DropWorker EndGroup EndTransfer Fault Free "
         "FreeRow FreeSWA FreeTrack "
         "Merge NameStates Pause Rebuild RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks "
         "SaveLive SetClock StampBlocks StoreState TransferRequest Unlock WriteLive"
@@ -70,7 +70,7 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "ReadKV": (out.Buffers,),
     "ReadLive ReadStates": (out.States,),
     "ReadRows": (out.Table,),
-    "RemoveBlocks StoreBlocks": (out.Done, out.NotThere, out.Missed),
+    "ClearWorker RemoveBlocks StoreBlocks": (out.Done, out.NotThere, out.Missed),
     "RunStep": (out.Ran,),
     "TakeEvents": (out.ToldEvents,),
 }
