@@ -482,6 +482,8 @@ def test_namespaces_have_sequences_of_their_own() -> None:
         "tokens are stored that another adapter's namespace has",
     }
     assert broken_by([*salted, (ALL, found(w1=2))], FULL) == "I13"
+    lost = StoreBlocks(1, ((703, 3),), 702, extra_key="salt")
+    play([(lost, NotThere()), (StoreBlocks(1, ((704, 4),), 703, extra_key="salt"), NotThere())], FULL)
     assert broken_by([*salted, (FindBlocks((1,), extra_key="salt"), found())], FULL) == "I1"
     with pytest.raises(ProgramError, match=r"hash 502 is of the namespace 'salt', and what is stored below"):
         play([*salted, (StoreBlocks(1, ((503, 3),), 502), Done())], FULL)

@@ -48,11 +48,11 @@ _LASTING = frozenset({"I14", "I15", "I16", "X1"})
 
 
 class Place(NamedTuple):
-    """The block that a hash stands for: its own tokens below the hash of its parent, or in a namespace."""
+    """The block that a hash stands for: its own tokens below the hash of its parent, in a namespace."""
 
     parent: int | None
     tokens: int
-    namespace: Namespace = None  # of a first block
+    namespace: Namespace = None
 
 
 class Room(NamedTuple):
@@ -188,10 +188,7 @@ class IndexModel(KindModel):
 
     def namespace(self, worker: int, hash: int) -> Namespace:
         """Return the namespace of the sequence that a hash stands for."""
-        place = self.place(worker, hash)
-        while place.parent is not None:
-            place = self.place(worker, place.parent)
-        return place.namespace
+        return self.place(worker, hash).namespace
 
     def law_of(self, worker: int, search: FindBlocks | None = None) -> str:
         """Return the law that is broken where a search gives a wrong answer about a worker."""
@@ -348,7 +345,7 @@ class IndexModel(KindModel):
             )
         named = {}
         for hash, tokens in operation.blocks:
-            place = named[hash] = Place(parent, tokens, namespace if parent is None else None)
+            place = named[hash] = Place(parent, tokens, namespace)
             known = self.places.get((space, hash), place)
             other = self.child(operation.worker, parent, tokens, namespace)
             if known != place or other not in (None, hash):
@@ -570,7 +567,8 @@ class IndexModel(KindModel):
             for (group, medium), blocks in worker.rooms.items():
                 for hash, copies in blocks.items():
                     parent, tokens, namespace = self.place(number, hash)
-                    yield IndexedBlock(number, hash, tokens, parent, group, medium, namespace), copies
+                    own = namespace if parent is None else None
+                    yield IndexedBlock(number, hash, tokens, parent, group, medium, own), copies
 
     def numbers(self) -> tuple[tuple[int, int], ...]:
         """Return each worker whose events have numbers, with the last one, ascending."""
