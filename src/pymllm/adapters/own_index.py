@@ -92,9 +92,7 @@ class DictIndex:
         return made
 
 
-def _chain(
-    blocks: Sequence[tuple[int, int]], parent: int | None
-) -> tuple[list[tuple[int, int]], int | None]:
+def _chain(blocks: Sequence[tuple[int, int]], parent: int | None) -> tuple[list[tuple[int, int]], int | None]:
     """Return blocks and what they stand below; `ValueError` where a hash is there twice."""
     parent = parent if parent is None else _number(parent)
     blocks = [(_number(hash), _number(tokens)) for hash, tokens in blocks]
@@ -227,7 +225,7 @@ class EventIndex:
     def find(
         self, tokens: Iterable[int], early: bool = False, extra_key: Namespace = None, group: int = 0
     ) -> dict[int, int]:
-        """Return how many blocks from the front of a sequence on each worker has in a group, if it has any."""
+        """Return how many blocks of a group, from the front of a sequence on, each worker has, if any."""
         return self._part(group, extra_key).find(tokens, early)
 
     def dump(self) -> tuple[list[IndexedBlock], dict[int, int]]:
@@ -247,9 +245,7 @@ class EventIndex:
         for key, part in self._parts.items():
             made._parts[key] = DictIndex.load(part.dump())
         for worker, blocks in self._kept.items():
-            made._kept[worker] = {
-                key: Kept(kept.namespace, {**kept.copies}) for key, kept in blocks.items()
-            }
+            made._kept[worker] = {key: Kept(kept.namespace, {**kept.copies}) for key, kept in blocks.items()}
         return made
 
 

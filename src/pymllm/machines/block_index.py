@@ -54,7 +54,9 @@ class IndexMachine(PoolMachine):
         self.can_look = "inspect" in self.capabilities
         self.can_hurry = "early_exit" in self.capabilities
         self.can_number = "event_numbers" in self.capabilities
-        self._groups, self._media, self._namespaces = _GROUPS[:1], _MEDIA[:1], _NAMESPACES[:1]
+        self._groups: Sequence[int] = _GROUPS[:1]
+        self._media: Sequence[str] = _MEDIA[:1]
+        self._namespaces: Sequence[Namespace] = _NAMESPACES[:1]
         self._less = 0  # by how much every number is smaller than usual
         self._is_numbered = False
         self._asked: list[Asked] = []  # sequences that events were about, the last ones first
@@ -98,7 +100,7 @@ class IndexMachine(PoolMachine):
 
     @act("can_begin_numbers", weight=16)
     def number_events(self) -> None:
-        """Number the events of this program from now on."""
+        """Let the events of this program have numbers."""
         self._is_numbered = True
 
     @act("can_have_rooms", weight=16)

@@ -189,6 +189,7 @@ class ProgramWriter:
         for hash in map(self._number, event.hashes):
             media = worker.media.get((group, hash), {})
             medium = named if named or self.plain else next(iter(media), "")
+            media.pop(medium, None)
             by_medium.setdefault(medium, []).append(hash)
         for medium, hashes in by_medium.items():
             yield ops.RemoveBlocks(worker.number, tuple(hashes), group, medium)
@@ -216,7 +217,7 @@ class ProgramWriter:
             own = None if tokens is None else tokens[at * size : (at + 1) * size]
             if parent is None and own is not None and not self.plain:
                 namespace, key = key or None, ""
-            if hash not in self._blocks:
+            if hash not in self._blocks and not self._is_above(hash, parent):
                 content = self._contents.setdefault((own, key), len(self._contents) + 1)
                 block = _Block(parent, content, namespace)
                 if block in self._taken:  # another hash of equal tokens (W6)
@@ -228,14 +229,26 @@ class ProgramWriter:
                     self._last_child[parent] = hash
             parent = hash
 
+    def _is_above(self, hash: int, below: int | None) -> bool:
+        """Tell whether a block would stand below itself."""
+        each = below
+        while each is not None and each != hash:
+            if hash not in self._last_child:  # nothing stands below it
+                return False
+            block = self._blocks.get(each)
+            each = None if block is None else block.parent
+        return each == hash
+
     # -- searches ------------------------------------------------------------------------------------------
 
     def _searches(self, operation: _Numbered) -> Iterator[ops.FindBlocks]:
         """Yield searches for the sequences that an event was about, each to its end."""
         if isinstance(operation, ops.ClearWorker):
             return
-        is_store = isinstance(operation, ops.StoreBlocks)
-        hashes = (operation.blocks[-1][0],) if is_store else operation.hashes
+        if isinstance(operation, ops.StoreBlocks):
+            hashes: Sequence[int] = (operation.blocks[-1][0],)
+        else:
+            hashes = operation.hashes
         for hash in hashes:
             path = self._path_through(hash)
             if path:

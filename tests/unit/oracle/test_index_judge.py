@@ -162,6 +162,18 @@ def test_a_program_that_names_nothing_clearly_gets_no_verdict(store: Operation) 
         play([*STORED, (store, Done())])
 
 
+def test_no_block_stands_below_itself() -> None:
+    """However far below: a program with a circle of parents gets no verdict."""
+    lost: Program = [
+        (StoreBlocks(1, ((6, 6),), 5), NotThere()),
+        (StoreBlocks(1, ((7, 7),), 6), NotThere()),
+    ]
+    play([*lost, (StoreBlocks(1, ((5, 5),), 4), NotThere())])
+    play([*lost, (StoreBlocks(1, ((5, 5),)), Done())])
+    with pytest.raises(ProgramError, match="hash 5 would stand below itself"):
+        play([*lost, (StoreBlocks(1, ((5, 5),), 7), NotThere())])
+
+
 # -- events --------------------------------------------------------------------------------------------------
 
 
@@ -459,7 +471,9 @@ def test_a_block_of_two_media_is_forgotten_in_both_or_neither() -> None:
     front: Program = [*both, removed(101), (StoreBlocks(1, CHAIN[:1]), Done())]
     for count in (1, 2, 3):
         play([*front, (ALL, found(w1=count))], claims)
-    assert broken_by([*closed, (ALL, found(w1=2)), (ClearWorker(2), Done()), (ALL, found(w1=3))], claims) == "I2"
+    assert (
+        broken_by([*closed, (ALL, found(w1=2)), (ClearWorker(2), Done()), (ALL, found(w1=3))], claims) == "I2"
+    )
 
 
 def test_namespaces_have_sequences_of_their_own() -> None:
@@ -485,7 +499,9 @@ def test_namespaces_have_sequences_of_their_own() -> None:
     lost = StoreBlocks(1, ((703, 3),), 702, extra_key="salt")
     play([(lost, NotThere()), (StoreBlocks(1, ((704, 4),), 703, extra_key="salt"), NotThere())], FULL)
     assert broken_by([*salted, (FindBlocks((1,), extra_key="salt"), found())], FULL) == "I1"
-    with pytest.raises(ProgramError, match=r"hash 502 is of the namespace 'salt', and what is stored below"):
+    with pytest.raises(
+        ProgramError, match=r"hash 502 is of the namespace 'salt', and what is stored below it of"
+    ):
         play([*salted, (StoreBlocks(1, ((503, 3),), 502), Done())], FULL)
     with pytest.raises(ProgramError, match="needs the claim lora"):
         play(lora, (*CLAIMS, "extra_key"))

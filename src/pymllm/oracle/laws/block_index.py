@@ -497,8 +497,8 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
     Why
     ---
     A model with sliding windows frees the blocks of its window while the ones of full attention stay, and
-    tells both by the same hash. An index that passes over the group takes the removal for the whole block, and
-    a window's few blocks for the sequence.
+    tells both by the same hash. An index that passes over the group takes the removal for the whole block,
+    and a window's few blocks for the sequence.
 
     Choices
     -------
@@ -593,9 +593,9 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
     """An event with a number that was told before changes nothing.
 
     With `event_numbers` an event may have a `number`, which counts up by one in each worker's stream. The
-    first that comes from a worker is taken, whatever it is. One that is not above the last, and not 0 (I16), was
-    told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either. Events
-    without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
+    first that comes from a worker is taken, whatever it is. One that is not above the last, and not 0 (I16),
+    was told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either.
+    Events without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
     `rebuild` do not (I9).
 
     Why
@@ -616,7 +616,7 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
     - llm-d drops what is not above the last number
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
     - dynamo does so before the index
-      ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)); `RadixTree` passes over the number.
+      ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)); `RadixTree` passes numbers over.
     - vLLM and sglang number messages, and replay them
       ([sglang#32729](https://github.com/sgl-project/sglang/pull/32729) is a client of that).
     """
@@ -640,8 +640,8 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
     ---
     A lost removal leaves a block in the index that is gone, a lost store cuts off what comes after it, and a
     subscriber that only reads numbers never learns of either
-    ([issue 1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). What was missed can be asked for:
-    by whoever is told from where on.
+    ([issue 1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). What was missed can be asked
+    for, once it is known from where on.
 
     Choices
     -------
@@ -671,9 +671,9 @@ def _what_is_missing_is_named(before: IndexModel, operation: Event, seen: SeenEv
 def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> Found:
     """An event with the number 0 begins its worker's stream anew.
 
-    Where a worker's events have numbers already, one with the number 0 takes everything from the worker first,
-    in all groups and media, and is then carried out. Whoever tells all of a stream again from its beginning
-    has told what is there.
+    Where a worker's events have numbers already, one with the number 0 takes everything from the worker
+    first, in all groups and media, and is then carried out. A stream that is told again from its beginning
+    leaves what it tells, and nothing else.
 
     Why
     ---

@@ -179,7 +179,9 @@ class IndexModel(KindModel):
         below = self._children.get(self._key(worker, parent, namespace), {})
         return below.get(tokens)
 
-    def _key(self, worker: int, parent: int | None, namespace: Namespace) -> tuple[int, int | None, Namespace]:
+    def _key(
+        self, worker: int, parent: int | None, namespace: Namespace
+    ) -> tuple[int, int | None, Namespace]:
         return self.space(worker), parent, namespace if parent is None else None
 
     def place(self, worker: int, hash: int) -> Place:
@@ -326,9 +328,7 @@ class IndexModel(KindModel):
         self._name(operation)
         fate, turn = self._turn(operation)
         fresh = [hash for hash in hashes if turn.is_anew or not self.has(worker, hash, group)]
-        is_joined = not turn.is_anew and any(
-            True for hash in fresh for _ in self.below(worker, hash, group)
-        )
+        is_joined = not turn.is_anew and any(True for hash in fresh for _ in self.below(worker, hash, group))
         if fate == DONE and parent is not None and (turn.is_anew or not self.is_sure(worker, parent, group)):
             fate = ORPHANED
         return SeenStore(
@@ -338,10 +338,11 @@ class IndexModel(KindModel):
     def _name(self, operation: StoreBlocks) -> None:
         """Let each hash stand for its place; raise `ProgramError` if the hash or the place is taken."""
         space, parent, namespace = self.space(operation.worker), operation.parent, operation.extra_key
-        if (space, parent) in self.places and self.namespace(operation.worker, parent) != namespace:
+        above = None if parent is None else self.places.get((space, parent))
+        if above is not None and above.namespace != namespace:
             raise ProgramError(
-                f"hash {parent} is of the namespace {self.namespace(operation.worker, parent)!r}, and what is "
-                f"stored below it of {namespace!r}; a sequence has one namespace"
+                f"hash {parent} is of the namespace {above.namespace!r}, and what is stored below it of "
+                f"{namespace!r}; a sequence has one namespace"
             )
         named = {}
         for hash, tokens in operation.blocks:
@@ -354,11 +355,22 @@ class IndexModel(KindModel):
                     "a hash stands for one sequence, and a sequence has one hash"
                 )
             parent = hash
+        self._demand_no_circle(operation, named)
         self._namespaces[namespace] = None
         for hash, place in named.items():
             self.places[space, hash] = place
             key = self._key(operation.worker, place.parent, place.namespace)
             self._children.setdefault(key, {})[place.tokens] = hash
+
+    def _demand_no_circle(self, operation: StoreBlocks, named: Mapping[int, Place]) -> None:
+        """Raise `ProgramError` if a block that is named for the first time stands below itself."""
+        space, each = self.space(operation.worker), operation.parent
+        fresh = {hash for hash in named if (space, hash, None) in self._children}
+        while fresh and each is not None:
+            if each in fresh:
+                raise ProgramError(f"hash {each} would stand below itself; a hash stands for one sequence")
+            known = self.places.get((space, each))
+            each = None if known is None else known.parent
 
     def follow_store_blocks(self, step: int, operation: StoreBlocks, seen: SeenStore) -> None:
         """Let the worker have the blocks, unless nothing was stored."""
@@ -401,7 +413,9 @@ class IndexModel(KindModel):
         there = [hash for hash in named if before[hash].most]
         is_whole = all(before[hash].least >= count for hash, count in named.items())
         left = [hash for hash in there if self.is_counted and before[hash].least > named[hash]]
-        elsewhere = [] if turn.is_anew else [hash for hash in named if self._lies_elsewhere(worker, hash, room)]
+        elsewhere = (
+            [] if turn.is_anew else [hash for hash in named if self._lies_elsewhere(worker, hash, room)]
+        )
         gone = {*there} - {*left} - {*elsewhere}
         is_inner = any(below not in there for hash in gone for below in self.below(worker, hash, group))
         if fate == DONE and not is_whole:
@@ -420,7 +434,9 @@ class IndexModel(KindModel):
     def _lies_elsewhere(self, worker: int, hash: int, room: Room) -> bool:
         known = self.workers.get(worker)
         return known is not None and any(
-            hash in blocks for other, blocks in known.rooms.items() if other.group == room.group and other != room
+            hash in blocks
+            for other, blocks in known.rooms.items()
+            if other.group == room.group and other != room
         )
 
     def follow_remove_blocks(self, step: int, operation: RemoveBlocks, seen: SeenRemoval) -> None:
@@ -478,9 +494,7 @@ class IndexModel(KindModel):
         known.rooms, known.number = {}, None
         self._tell(operation.worker, "I7", None)
 
-    def _tell(
-        self, number: int, law: str, hashes: Iterable[int] | None, scope: Scope | None = None
-    ) -> None:
+    def _tell(self, number: int, law: str, hashes: Iterable[int] | None, scope: Scope | None = None) -> None:
         """Note the laws that wrong answers about the worker, and about all others, break from now on."""
         self.answers, self._law_of_strangers = {}, "I1"
         for other in self.workers.values():
