@@ -341,7 +341,7 @@ class IndexModel(KindModel):
         above = None if parent is None else self.places.get((space, parent))
         if above is not None and above.namespace != namespace:
             raise ProgramError(
-                f"hash {parent} is of the namespace {above.namespace!r}, and what is stored below it of "
+                f"hash {parent} is of the namespace {above.namespace!r}, and what is below it of "
                 f"{namespace!r}; a sequence has one namespace"
             )
         named = {}
