@@ -274,7 +274,7 @@ class HashBytes(_Operation, frozen=True):
 
 
 # -- index operations --
-class StoreBlocks(_Operation, frozen=True):
+class StoreBlocks(_Operation, frozen=True, repr_omit_defaults=True):
     """Tell that a worker has blocks now, each below the one before it (I1).
 
     Answered by `Done` or `NotThere`, and with a number by `Missed`.
@@ -297,7 +297,7 @@ class StoreBlocks(_Operation, frozen=True):
     number: int | None = None
 
 
-class RemoveBlocks(_Operation, frozen=True):
+class RemoveBlocks(_Operation, frozen=True, repr_omit_defaults=True):
     """Tell that a worker has some blocks no more (I5), or a copy of them less (I10).
 
     Answered by `Done` or `NotThere`, and with a number by `Missed`. ``group``, ``medium`` and ``number`` are
@@ -311,7 +311,7 @@ class RemoveBlocks(_Operation, frozen=True):
     number: int | None = None
 
 
-class ClearWorker(_Operation, frozen=True):
+class ClearWorker(_Operation, frozen=True, repr_omit_defaults=True):
     """Tell that a worker has emptied its cache, and goes on (I7); ``number`` is that of `StoreBlocks`."""
 
     worker: int
@@ -324,7 +324,7 @@ class DropWorker(_Operation, frozen=True):
     worker: int
 
 
-class FindBlocks(_Operation, frozen=True):
+class FindBlocks(_Operation, frozen=True, repr_omit_defaults=True):
     """Ask how many blocks of a sequence, from its front on, each worker has (I1); answered by `Leading`.
 
     - ``tokens``: The hash of each block's own tokens, in order.

@@ -160,7 +160,7 @@ class Leading(_Result, frozen=True):
     workers: tuple[tuple[int, int], ...]
 
 
-class IndexedBlock(Record, frozen=True):
+class IndexedBlock(Record, frozen=True, repr_omit_defaults=True):
     """One block of one worker, by the hashes of `pymllm.history.operations.StoreBlocks`.
 
     - ``group``, ``medium``: Where it lies.
@@ -178,7 +178,7 @@ class IndexedBlock(Record, frozen=True):
     copies: int = 1
 
 
-class Indexed(_Result, frozen=True):
+class Indexed(_Result, frozen=True, repr_omit_defaults=True):
     """Every block that an index has, each once, in any order that is always the same.
 
     ``numbers``: each worker with the number of its last event, ascending, of workers whose events have one.

@@ -479,9 +479,9 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
     -------
     - dynamo counts in a filter before the index, `EventDedupFilter`
       ([pull request 8012](https://github.com/ai-dynamo/dynamo/pull/8012)); its `RadixTree` takes all.
-    - llm-d counts in such a filter since
-      [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680); its index takes all.
-    - aibrix e3e10f9: a removal takes all.
+    - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came with
+      [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
+    - aibrix e3e10f9: a removal takes all (`sync_hash.go`, `ProcessBlockRemoved`).
     - vLLM 0.32 tells each copy as it goes (I4): a stream for an index that counts.
     """
 
@@ -514,8 +514,11 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
     -------
     - dynamo filters events before the index, and takes full attention alone
       ([pull request 8751](https://github.com/ai-dynamo/dynamo/pull/8751)); its index has no groups.
-    - llm-d took the events of all groups for whole sequences
-      ([issue 2362](https://github.com/llm-d/llm-d-router/issues/2362)), and then those of full attention.
+    - llm-d 7be76e1: an entry has its group and a removal takes that one, but a search takes any for the block
+      (`pkg/kvcache/kvblock_scorer.go`, `fillMaxWeights`;
+      [issue 2362](https://github.com/llm-d/llm-d-router/issues/2362)). Later it takes full attention alone
+      ([pull request 2363](https://github.com/llm-d/llm-d-router/pull/2363)).
+    - aibrix e3e10f9: events have no group (`events.go`).
     - vLLM tells `group_idx` and the sort of the group
       ([pull request 40984](https://github.com/vllm-project/vllm/pull/40984)).
     """
@@ -545,10 +548,11 @@ def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> F
 
     Engines
     -------
-    - llm-d 7be76e1: an entry has the pod and the tier of its device, and a removal names both: the same.
+    - llm-d 7be76e1: an entry has the pod and the tier of its device, and a removal names both
+      (`pkg/kvevents/pool.go`, `processEventBatch`): the same. A slower tier counts less.
     - dynamo has an index for each lower tier beside the tree
       ([pull request 8380](https://github.com/ai-dynamo/dynamo/pull/8380)).
-    - aibrix e3e10f9 has no media.
+    - aibrix e3e10f9: events have no medium (`events.go`).
     - vLLM tells blocks on their way to another memory without their tokens, and more since
       [pull request 43468](https://github.com/vllm-project/vllm/pull/43468).
     """
@@ -582,9 +586,10 @@ def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen)
     - sglang's events did not tell the salt
       ([issue 27682](https://github.com/sgl-project/sglang/issues/27682)); since
       [pull request 30827](https://github.com/sgl-project/sglang/pull/30827) they do.
-    - llm-d 7be76e1 hashes the keys with the tokens
-      ([pull request 346](https://github.com/llm-d/llm-d-kv-cache/pull/346)): no namespaces of its own.
-    - dynamo 1.6.1: so does who computes the hashes of tokens.
+    - llm-d 7be76e1: the name of an adapter stands for the model's (`pkg/kvevents/pool.go`). Of a block's keys
+      every text counts as an image's hash, and so does a salt (`extra_keys.go`, `ParseRawExtraKeys`).
+    - aibrix e3e10f9: a table for each model and adapter.
+    - dynamo 1.6.1: whoever computes the hashes of tokens puts them in.
     """
 
 
@@ -658,7 +663,7 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
     - dynamo asks the worker for its events, or for a dump of its tree
       ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)).
-    - aibrix e3e10f9 reads no numbers in its index.
+    - aibrix e3e10f9: events have no number in its index (`events.go`).
     """
 
 
@@ -693,8 +698,7 @@ def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> F
     -------
     - llm-d takes any number below the last live one for that
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)), where replays are on.
-    - dynamo's workers get another name when they start anew, and leave under the old one.
-    - vLLM numbers from 0 on.
+    - vLLM numbers from 0 on, and so does who starts anew.
     """
 
 
