@@ -479,8 +479,8 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
     -------
     - dynamo counts in a filter before the index, `EventDedupFilter`
       ([pull request 8012](https://github.com/ai-dynamo/dynamo/pull/8012)); its `RadixTree` takes all.
-    - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came with
-      [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
+    - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came
+      with [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
     - aibrix e3e10f9: a removal takes all (`sync_hash.go`, `ProcessBlockRemoved`).
     - vLLM 0.32 tells each copy as it goes (I4): a stream for an index that counts.
     """
