@@ -499,9 +499,7 @@ def test_namespaces_have_sequences_of_their_own() -> None:
     lost = StoreBlocks(1, ((703, 3),), 702, extra_key="salt")
     play([(lost, NotThere()), (StoreBlocks(1, ((704, 4),), 703, extra_key="salt"), NotThere())], FULL)
     assert broken_by([*salted, (FindBlocks((1,), extra_key="salt"), found())], FULL) == "I1"
-    with pytest.raises(
-        ProgramError, match="hash 502 is of the namespace 'salt', and what is below"
-    ):
+    with pytest.raises(ProgramError, match="hash 502 is of the namespace 'salt', and what is below"):
         play([*salted, (StoreBlocks(1, ((503, 3),), 502), Done())], FULL)
     with pytest.raises(ProgramError, match="needs the claim lora"):
         play(lora, (*CLAIMS, "extra_key"))

@@ -226,9 +226,13 @@ class IndexModel(KindModel):
         return law if law in _LASTING or law in ("I9", "I2") else "I10"
 
     def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
-        """Return the laws that a look has tested, with I6 for blocks which another index may forget."""
+        """Return the laws that a look has tested, with I6 for blocks which another index may forget.
+
+        What an event did that must leave nothing behind, or nothing of before, a look shows as a search does.
+        """
         is_kept = self.is_exact and any(self.is_cut_off(it.worker, it.hash, it.group) for it in shown)
-        return ("I6", "I9") if is_kept else ("I9",)
+        by_events = _LASTING.intersection(it.law for it in self.workers.values()) - {"X1"}
+        return (*(["I6"] if is_kept else []), "I9", *sorted(by_events))
 
     def has(self, worker: int, hash: int, group: int = 0) -> bool:
         """Tell whether a worker has a block of a group, by its events."""
