@@ -152,11 +152,13 @@ def test_events_have_their_turn(events: EventIndex) -> None:
 @pytest.mark.notices("B331")
 def test_what_is_loaded_goes_on_where_the_other_is(events: EventIndex) -> None:
     """I9: with its copies and numbers, and apart from it."""
+    for number in range(2, 5):
+        assert events.store(1, (), number=number) == Done()
     again = events.load()
     assert again.dump() == events.dump()
-    assert again.store(1, (), number=1) == Done()
-    assert again.store(1, (), number=3) == Missed(2)
-    assert again.remove(1, [103, 103], number=2) == Done()
+    assert again.store(1, (), number=4) == Done()
+    assert again.store(1, (), number=6) == Missed(5)
+    assert again.remove(1, [103, 103], number=5) == Done()
     assert again.find([1, 2, 3]) == {1: 2}
     assert events.find([1, 2, 3]) == {1: 3}
 
