@@ -312,10 +312,14 @@ class IndexDict(BaseAdapter):
 
 
 class IndexEvents(BaseAdapter):
-    """`EventIndex`, whose removals take one copy, or all."""
+    """`EventIndex`, whose removals take one copy where ``counted`` is true, or all."""
 
     KIND = "index"
-    CONFIGURATIONS = ({"own_hashes": False, "counted": True}, {"own_hashes": True, "counted": False})
+    CONFIGURATIONS = (
+        {"own_hashes": False, "counted": True},
+        {"own_hashes": False},
+        {"own_hashes": True},
+    )
     MALFORMED = IndexDict.MALFORMED
 
     def __init__(self, name: str, config: Config) -> None:
@@ -324,7 +328,7 @@ class IndexEvents(BaseAdapter):
 
     @property
     def _is_counted(self) -> bool:
-        return self.config.get("counted", True) is True
+        return self.config.get("counted") is True
 
     def claim(self) -> frozenset[str]:
         told = {"layer_groups", "media", "extra_key", "lora", "event_numbers"}
