@@ -107,7 +107,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # Judges servers by what they answer; shares with the embedded one nothing.
     "probing": ({"errors", "text_file", "oracle", "watching"}, {"httpx", "msgspec"}),
     # Judges streams of events by themselves.
-    "watching": ({"errors", "text_file", "oracle"}, {"msgspec", "zmq"}),
+    "watching": ({"errors", "text_file", "history", "oracle"}, {"msgspec", "zmq"}),
     "replay": (
         {
             *(

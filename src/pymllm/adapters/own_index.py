@@ -1,8 +1,9 @@
-"""An index of who has which blocks, of plain dictionaries, to compare others with, and its adapter."""
+"""Indexes of who has which blocks, of plain dictionaries, to compare others with, and their adapters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import index
 from typing import ClassVar
 
@@ -10,7 +11,8 @@ from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.history import operations as ops
 from pymllm.history.files import Config
-from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere, Result
+from pymllm.history.operations import Namespace
+from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, Missed, NotThere, Result
 
 Place = tuple[int | None, int]
 """Hash of the parent, ``None`` for a first block, and hash of the block's own tokens."""
@@ -29,11 +31,7 @@ class DictIndex:
 
     def store(self, worker: int, blocks: Sequence[tuple[int, int]], parent: int | None = None) -> bool:
         """Let a worker have blocks, each below the one before it; false where it does not have the parent."""
-        worker, parent = _number(worker), parent if parent is None else _number(parent)
-        blocks = [(_number(hash), _number(tokens)) for hash, tokens in blocks]
-        hashes = [hash for hash, _ in blocks]
-        if parent in hashes or len({*hashes}) != len(hashes):
-            raise ValueError(f"hashes {hashes} below {parent}: one stands there twice")
+        worker, (blocks, parent) = _number(worker), _chain(blocks, parent)
         if parent is not None and parent not in self._places.get(worker, {}):
             return False
         for hash, tokens in blocks:
@@ -94,11 +92,161 @@ class DictIndex:
         return made
 
 
+def _chain(blocks: Sequence[tuple[int, int]], parent: int | None) -> tuple[list[tuple[int, int]], int | None]:
+    """Return blocks and what they stand below; `ValueError` where a hash is there twice."""
+    parent = parent if parent is None else _number(parent)
+    blocks = [(_number(hash), _number(tokens)) for hash, tokens in blocks]
+    hashes = [hash for hash, _ in blocks]
+    if parent in hashes or len({*hashes}) != len(hashes):
+        raise ValueError(f"hashes {hashes} below {parent}: one stands there twice")
+    return blocks, parent
+
+
 def _number(value: int) -> int:
     """Return a worker or a hash; `TypeError` where it is no integer."""
     if isinstance(value, bool):
         raise TypeError(f"{value!r} is no number")
     return index(value)
+
+
+@dataclass(slots=True)
+class Kept:
+    """A block of a worker in a group: the namespace of its sequence, and its copies in each medium."""
+
+    namespace: Namespace
+    copies: dict[str, int] = field(default_factory=dict)
+
+
+class EventIndex:
+    """An index that is told events as servers send them: a filter before `DictIndex`, one of each namespace.
+
+    The filter goes by the numbers of events, counts copies, and keeps groups, media and namespaces apart.
+
+    Parameters
+    ----------
+    counted : bool
+        Whether a removal takes one copy of a block from its medium, or all of them.
+    """
+
+    def __init__(self, counted: bool = True) -> None:
+        self._counted = counted
+        self._parts: dict[tuple[int, Namespace], DictIndex] = {}
+        self._kept: dict[int, dict[tuple[int, int], Kept]] = {}  # by worker, and by group and hash
+        self._last: dict[int, int] = {}
+
+    def store(
+        self,
+        worker: int,
+        blocks: Sequence[tuple[int, int]],
+        parent: int | None = None,
+        group: int = 0,
+        medium: str = "",
+        extra_key: Namespace = None,
+        number: int | None = None,
+    ) -> Result:
+        """Let a worker have blocks, each below the one before it, if it has the parent in that group."""
+        worker, group, (blocks, parent) = _number(worker), _number(group), _chain(blocks, parent)
+        turn = self._take_turn(worker, number)
+        if turn is not None:
+            return turn
+        if not self._part(group, extra_key).store(worker, blocks, parent):
+            return NotThere()
+        for hash, _ in blocks:
+            self._add(worker, group, medium, hash, extra_key)
+        return Done()
+
+    def _add(self, worker: int, group: int, medium: str, hash: int, namespace: Namespace) -> None:
+        kept = self._kept.setdefault(worker, {}).setdefault((group, hash), Kept(namespace))
+        kept.copies[medium] = kept.copies.get(medium, 0) + 1 if self._counted else 1
+
+    def remove(
+        self,
+        worker: int,
+        hashes: Iterable[int],
+        group: int = 0,
+        medium: str = "",
+        number: int | None = None,
+    ) -> Result:
+        """Take a copy of each block from a worker, or all, in one group and medium."""
+        worker, group, hashes = _number(worker), _number(group), [_number(hash) for hash in hashes]
+        turn = self._take_turn(worker, number)
+        if turn is not None:
+            return turn
+        found = [self._take(worker, group, medium, hash) for hash in hashes]
+        return Done() if all(found) else NotThere()
+
+    def _take(self, worker: int, group: int, medium: str, hash: int) -> bool:
+        kept = self._kept.get(worker, {}).get((group, hash))
+        if kept is None or medium not in kept.copies:
+            return False
+        kept.copies[medium] -= 1
+        if not kept.copies[medium]:
+            del kept.copies[medium]
+        if not kept.copies:
+            del self._kept[worker][group, hash]
+            self._part(group, kept.namespace).remove(worker, [hash])
+        return True
+
+    def clear(self, worker: int, number: int | None = None) -> Result:
+        """Take all blocks from a worker."""
+        turn = self._take_turn(_number(worker), number)
+        if turn is None:
+            self._empty(worker)
+        return turn or Done()
+
+    def drop(self, worker: int) -> None:
+        """Forget a worker, and its numbers."""
+        self._last.pop(_number(worker), None)
+        self._empty(worker)
+
+    def _empty(self, worker: int) -> None:
+        self._kept.pop(worker, None)
+        for part in self._parts.values():
+            part.drop(worker)
+
+    def _take_turn(self, worker: int, number: int | None) -> Result | None:
+        """Let an event have its turn: nothing, or the answer to one that is told again, or too early."""
+        last = self._last.get(worker)
+        if number is None:
+            return None
+        if last is not None and number:
+            if number <= last:
+                return Done()
+            if number > last + 1:
+                return Missed(last + 1)
+        if last is not None and not number:
+            self._empty(worker)
+        self._last[worker] = number
+        return None
+
+    def _part(self, group: int, namespace: Namespace) -> DictIndex:
+        return self._parts.setdefault((group, namespace), DictIndex())
+
+    def find(
+        self, tokens: Iterable[int], early: bool = False, extra_key: Namespace = None, group: int = 0
+    ) -> dict[int, int]:
+        """Return how many blocks of a group, from the front of a sequence on, each worker has, if any."""
+        return self._part(group, extra_key).find(tokens, early)
+
+    def dump(self) -> tuple[list[IndexedBlock], dict[int, int]]:
+        """Return every block in each medium, and the last number of each worker."""
+        blocks = []
+        for (group, namespace), part in self._parts.items():
+            for worker, hash, (parent, tokens) in part.dump():
+                for medium, copies in self._kept[worker][group, hash].copies.items():
+                    own = namespace if parent is None else None
+                    blocks.append(IndexedBlock(worker, hash, tokens, parent, group, medium, own, copies))
+        return blocks, {**self._last}
+
+    def load(self) -> EventIndex:
+        """Return another index, made of all that this one knows."""
+        made = EventIndex(self._counted)
+        made._last = {**self._last}
+        for key, part in self._parts.items():
+            made._parts[key] = DictIndex.load(part.dump())
+        for worker, blocks in self._kept.items():
+            made._kept[worker] = {key: Kept(kept.namespace, {**kept.copies}) for key, kept in blocks.items()}
+        return made
 
 
 class IndexDict(BaseAdapter):
@@ -157,6 +305,67 @@ class IndexDict(BaseAdapter):
 
     def do_reset(self, step: int, operation: ops.Reset) -> Done:
         self.index = DictIndex()
+        return Done()
+
+    def do_malformed(self, step: int, operation: ops.Malformed) -> Done:
+        return call_malformed(self.MALFORMED, operation, self.index)
+
+
+class IndexEvents(BaseAdapter):
+    """`EventIndex`, whose removals take one copy where ``counted`` is true, or all."""
+
+    KIND = "index"
+    CONFIGURATIONS = (
+        {"own_hashes": False, "counted": True},
+        {"own_hashes": False},
+        {"own_hashes": True},
+    )
+    MALFORMED = IndexDict.MALFORMED
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.index = EventIndex(self._is_counted)
+
+    @property
+    def _is_counted(self) -> bool:
+        return self.config.get("counted") is True
+
+    def claim(self) -> frozenset[str]:
+        told = {"layer_groups", "media", "extra_key", "lora", "event_numbers"}
+        counted = {"counts_copies"} if self._is_counted else set()
+        return frozenset({"early_exit", "exact_removals", "inspect", "refusals", *told, *counted})
+
+    def do_store_blocks(self, step: int, operation: ops.StoreBlocks) -> Result:
+        it = operation
+        return self.index.store(
+            *(it.worker, it.blocks, it.parent, it.group, it.medium, it.extra_key, it.number)
+        )
+
+    def do_remove_blocks(self, step: int, operation: ops.RemoveBlocks) -> Result:
+        it = operation
+        return self.index.remove(it.worker, it.hashes, it.group, it.medium, it.number)
+
+    def do_clear_worker(self, step: int, operation: ops.ClearWorker) -> Result:
+        return self.index.clear(operation.worker, operation.number)
+
+    def do_drop_worker(self, step: int, operation: ops.DropWorker) -> Done:
+        self.index.drop(operation.worker)
+        return Done()
+
+    def do_find_blocks(self, step: int, operation: ops.FindBlocks) -> Leading:
+        found = self.index.find(operation.tokens, operation.early, operation.extra_key, operation.group)
+        return Leading(tuple(sorted(found.items())))
+
+    def do_inspect(self, step: int, operation: ops.Inspect) -> Indexed:
+        blocks, numbers = self.index.dump()
+        return Indexed(tuple(blocks), tuple(sorted(numbers.items())))
+
+    def do_rebuild(self, step: int, operation: ops.Rebuild) -> Done:
+        self.index = self.index.load()
+        return Done()
+
+    def do_reset(self, step: int, operation: ops.Reset) -> Done:
+        self.index = EventIndex(self._is_counted)
         return Done()
 
     def do_malformed(self, step: int, operation: ops.Malformed) -> Done:

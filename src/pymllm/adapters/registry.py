@@ -41,9 +41,10 @@ _OWN = {
     "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
     "requests": ("own_requests:Requests", "DynamicInferenceContext"),
     "index-dict": ("own_index:IndexDict", "an index of who has which blocks, of plain dictionaries"),
+    "index-events": ("own_index:IndexEvents", "the same, told events as servers number and repeat them"),
 }
 OWN: tuple[AdapterEntry, ...] = tuple(
-    AdapterEntry(name, f"pymllm.adapters.{place}", summary, needs_torch=name != "index-dict")
+    AdapterEntry(name, f"pymllm.adapters.{place}", summary, needs_torch=not name.startswith("index-"))
     for name, (place, summary) in _OWN.items()
 )
 """Our own classes; what ``pymllm verify`` examines by default."""

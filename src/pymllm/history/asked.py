@@ -13,10 +13,10 @@ from pymllm.history.operations import (
     DIMENSIONS,
     OPERATIONS_OF,
     Fault,
-    FindBlocks,
     Insert,
     Key,
     Malformed,
+    Namespace,
     Operation,
     values_of,
 )
@@ -113,20 +113,32 @@ def needs_of(kind: str, operation: Operation, claims: Collection[str]) -> tuple[
 def _each_need(kind: str, operation: Operation, claims: Collection[str]) -> Iterator[str]:
     if need := _need_of(kind, type(operation)):
         yield need
-    if isinstance(operation, FindBlocks) and operation.early:
-        yield "early_exit"
+    if kind == "index":
+        yield from _needs_of_event(operation)
     if isinstance(operation, Insert) and operation.state is None and "mamba" in claims:
         yield "bare_inserts"
     key = getattr(operation, "key", None)
     if isinstance(key, Key):
-        yield from dimensions_of(key)
+        yield from dimensions_of(key.extra_key)
         if any(isinstance(token, tuple) for token in key.tokens):
             yield "bigrams"
 
 
-def dimensions_of(key: Key) -> Iterator[str]:
-    """Yield the claims of the dimensions in which the namespace of a key has a value."""
-    for claim, value in zip(DIMENSIONS, values_of(key.extra_key), strict=False):
+def _needs_of_event(operation: Operation) -> Iterator[str]:
+    if getattr(operation, "early", False):
+        yield "early_exit"
+    if getattr(operation, "group", 0):
+        yield "layer_groups"
+    if getattr(operation, "medium", ""):
+        yield "media"
+    if getattr(operation, "number", None) is not None:
+        yield "event_numbers"
+    yield from dimensions_of(getattr(operation, "extra_key", None))
+
+
+def dimensions_of(extra_key: Namespace) -> Iterator[str]:
+    """Yield the claims of the dimensions in which a namespace has a value."""
+    for claim, value in zip(DIMENSIONS, values_of(extra_key), strict=False):
         if value is not None:
             yield claim
 

@@ -33,8 +33,8 @@ CLAIMS: dict[str, Claim] = {
     "pool": Claim("has slots, rows, states or blocks to allocate", _POOLS),
     "swa": Claim("prefix caches: has a sliding window; slots: gives each slot an SWA half", "slots prefix"),
     "mamba": Claim("keeps states of recurrent layers beside the KV", "prefix blocks requests"),
-    "extra_key": Claim("keeps namespaces apart", "hashes prefix"),
-    "lora": Claim("keeps the second value of namespaces apart, a LoRA adapter's name", "hashes prefix"),
+    "extra_key": Claim("keeps namespaces apart", "hashes prefix index"),
+    "lora": Claim("keeps the second value of namespaces apart, a LoRA adapter's name", "hashes prefix index"),
     "lora_version": Claim("keeps the third apart, the version of that adapter", "hashes prefix"),
     "embeddings": Claim("keeps the fourth apart, what came in place of tokens", "hashes prefix"),
     "weights": Claim("keeps the fifth apart, the version of the model's weights", "hashes prefix"),
@@ -85,6 +85,10 @@ CLAIMS: dict[str, Claim] = {
     "lone_states": Claim("with states: a state may outlive its KV, and stands there again with it"),
     "lru_lists": Claim("has the two documented lists of nodes by recency, and shows their order"),
     "exact_removals": Claim("forgets the blocks that a removal names, and none below them", "index"),
+    "counts_copies": Claim("takes one copy of a block with a removal, and not all", "index"),
+    "layer_groups": Claim("keeps apart the blocks of several groups of layers", "index"),
+    "media": Claim("keeps apart the copies of a block in several memories", "index"),
+    "event_numbers": Claim("goes by the numbers of events: none counts twice, and a gap is told", "index"),
     "early_exit": Claim("can end a search when one worker is left", "index"),
     "careful_callers": Claim(
         "counts on callers who hold whole chains, register a hash once and name their slots", "blocks"

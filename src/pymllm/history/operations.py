@@ -274,30 +274,48 @@ class HashBytes(_Operation, frozen=True):
 
 
 # -- index operations --
-class StoreBlocks(_Operation, frozen=True):
-    """Tell that a worker has blocks now, each below the one before it (I1); answered by `Done` or `NotThere`.
+class StoreBlocks(_Operation, frozen=True, repr_omit_defaults=True):
+    """Tell that a worker has blocks now, each below the one before it (I1).
+
+    Answered by `Done` or `NotThere`, and with a number by `Missed`.
 
     - ``blocks``: Pairs, from the front of the sequence on: the hash of the sequence up to the end of the
       block, and the hash of the block's own tokens. Both in 0 .. 2**63 - 1.
     - ``parent``: The first of these hashes of the block before them; ``None`` where they begin a sequence.
+    - ``group``: Group of layers that the blocks are of, 0 .. 2**63 - 1 (I11).
+    - ``medium``: Memory that they lie in; ``""`` is one like any other (I12).
+    - ``extra_key``: Namespace of the sequence, also where it has a parent (I13).
+    - ``number``: Number of the event in its worker's stream (I14 to I16); ``None`` for one without.
     """
 
     worker: int
     blocks: tuple[tuple[int, int], ...]
     parent: int | None = None
+    group: int = 0
+    medium: str = ""
+    extra_key: Namespace = None
+    number: int | None = None
 
 
-class RemoveBlocks(_Operation, frozen=True):
-    """Tell that a worker has some blocks no more (I5); answered by `Done` or `NotThere`."""
+class RemoveBlocks(_Operation, frozen=True, repr_omit_defaults=True):
+    """Tell that a worker has some blocks no more (I5), or a copy of them less (I10).
+
+    Answered by `Done` or `NotThere`, and with a number by `Missed`. ``group``, ``medium`` and ``number`` are
+    those of `StoreBlocks`.
+    """
 
     worker: int
     hashes: tuple[int, ...]
+    group: int = 0
+    medium: str = ""
+    number: int | None = None
 
 
-class ClearWorker(_Operation, frozen=True):
-    """Tell that a worker has emptied its cache, and goes on (I7)."""
+class ClearWorker(_Operation, frozen=True, repr_omit_defaults=True):
+    """Tell that a worker has emptied its cache, and goes on (I7); ``number`` is that of `StoreBlocks`."""
 
     worker: int
+    number: int | None = None
 
 
 class DropWorker(_Operation, frozen=True):
@@ -306,15 +324,18 @@ class DropWorker(_Operation, frozen=True):
     worker: int
 
 
-class FindBlocks(_Operation, frozen=True):
+class FindBlocks(_Operation, frozen=True, repr_omit_defaults=True):
     """Ask how many blocks of a sequence, from its front on, each worker has (I1); answered by `Leading`.
 
     - ``tokens``: The hash of each block's own tokens, in order.
     - ``early``: Whether the answer may stop as soon as it is known who has most (I8).
+    - ``extra_key``, ``group``: Of `StoreBlocks`: the namespace (I13), and the group to look in (I11).
     """
 
     tokens: tuple[int, ...]
     early: bool = False
+    extra_key: Namespace = None
+    group: int = 0
 
 
 class Rebuild(_Operation, frozen=True):

@@ -160,19 +160,38 @@ class Leading(_Result, frozen=True):
     workers: tuple[tuple[int, int], ...]
 
 
-class IndexedBlock(Record, frozen=True):
-    """One block of one worker, by the hashes of `pymllm.history.operations.StoreBlocks`."""
+class IndexedBlock(Record, frozen=True, repr_omit_defaults=True):
+    """One block of one worker, by the hashes of `pymllm.history.operations.StoreBlocks`.
+
+    - ``group``, ``medium``: Where it lies.
+    - ``extra_key``: Namespace, of a first block only.
+    - ``copies``: Removals that it takes until it is gone from there (I10).
+    """
 
     worker: int
     hash: int
     tokens: int
     parent: int | None = None
+    group: int = 0
+    medium: str = ""
+    extra_key: Namespace = None
+    copies: int = 1
 
 
-class Indexed(_Result, frozen=True):
-    """Every block that an index has, each once, in any order that is always the same."""
+class Indexed(_Result, frozen=True, repr_omit_defaults=True):
+    """Every block that an index has, each once, in any order that is always the same.
+
+    ``numbers``: each worker with the number of its last event, ascending, of workers whose events have one.
+    """
 
     blocks: tuple[IndexedBlock, ...]
+    numbers: tuple[tuple[int, int], ...] = ()
+
+
+class Missed(_Result, frozen=True):
+    """An event was not taken, as another one is missing before it; ``next`` is the number of that (I15)."""
+
+    next: int
 
 
 class Slots(_Result, frozen=True):
@@ -369,7 +388,7 @@ class ToldEvents(_Result, frozen=True):
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
     | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
-    | RequestView | Ran | ContextView | NotThere | Leading | Indexed | ToldEvents
+    | RequestView | Ran | ContextView | NotThere | Leading | Indexed | ToldEvents | Missed
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = typing.get_args(Result)

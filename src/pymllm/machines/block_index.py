@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pymllm.history import operations as ops
+from pymllm.history.asked import dimensions_of
+from pymllm.history.operations import Namespace
 from pymllm.machines.acting import act
 from pymllm.machines.pools import SEED, PoolMachine, malformed_calls
-from pymllm.oracle.models.block_index import IndexModel
+from pymllm.oracle.models.block_index import Event, IndexModel, Room
 
 _WORKERS = 3
 _TOKENS = 2
 _LONGEST = 5
 _MOST_SEARCHES = 8
 
+_GROUPS = (0, 1)
+_MEDIA = ("", "CPU")
+_NAMESPACES: tuple[Namespace, ...] = (None, "salt", (None, "adapter"))
+_APART = 1000
+"""More than there are sequences in a namespace."""
+
 Path = tuple[int, ...]
 """The hashes of the tokens of a sequence's blocks."""
+
+Asked = tuple[Namespace, Path]
+"""A sequence of a namespace."""
 
 
 class IndexMachine(PoolMachine):
@@ -41,27 +53,43 @@ class IndexMachine(PoolMachine):
         self.model = self.judge.model
         self.can_look = "inspect" in self.capabilities
         self.can_hurry = "early_exit" in self.capabilities
+        self.can_number = "event_numbers" in self.capabilities
+        self._groups: Sequence[int] = _GROUPS[:1]
+        self._media: Sequence[str] = _MEDIA[:1]
+        self._namespaces: Sequence[Namespace] = _NAMESPACES[:1]
         self._less = 0  # by how much every number is smaller than usual
-        self._asked: list[Path] = []  # sequences that events were about, the last ones first
+        self._is_numbered = False
+        self._asked: list[Asked] = []  # sequences that events were about, the last ones first
+        self._events: list[Event] = []  # that had a number, the last one last
 
     # -- looks ---------------------------------------------------------------------------------------------
 
     def observe(self) -> None:
         """Search for what events were about lately, each sequence to its end, and look at everything."""
-        ends = (path for path in self._asked if not any(_is_below(other, path) for other in self._asked))
-        for path in islice(ends, _MOST_SEARCHES):
-            self.do(ops.FindBlocks(path))
-            if self.can_hurry:
-                self.do(ops.FindBlocks(path, early=True))
+        ends = (it for it in self._asked if not any(_is_below(other, it) for other in self._asked))
+        for namespace, path in islice(ends, _MOST_SEARCHES // len(self._groups)):
+            for group in self._groups:
+                self._search(path, namespace, group)
+        if len(self._namespaces) > 1:
+            for _, path in self._asked[:1]:
+                for namespace in self._namespaces:
+                    self._search(path, namespace, 0)
         if self.can_look:
             self.do(ops.Inspect())
+
+    def _search(self, path: Path, namespace: Namespace, group: int) -> None:
+        self.do(ops.FindBlocks(path, False, namespace, group))
+        if self.can_hurry:
+            self.do(ops.FindBlocks(path, True, namespace, group))
 
     @act(weight=2, seed=SEED)
     def find(self, seed: int) -> None:
         """Search for some sequence twice, of blocks that nobody has perhaps."""
-        path = self._path(random.Random(seed))
-        self.do(ops.FindBlocks(path))
-        self.do(ops.FindBlocks(path))
+        source = random.Random(seed)
+        path = self._path(source)
+        search = ops.FindBlocks(path, False, self._namespace(source), self._room(source).group)
+        self.do(search)
+        self.do(search)
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -70,57 +98,97 @@ class IndexMachine(PoolMachine):
         """Let workers, tokens and hashes of this program begin with 0."""
         self._less = 1
 
+    @act("can_begin_numbers", weight=16)
+    def number_events(self) -> None:
+        """Let the events of this program have numbers."""
+        self._is_numbered = True
+
+    @act("can_have_rooms", weight=16)
+    def have_rooms(self) -> None:
+        """Let blocks of this program lie in several groups, or media, or both."""
+        self._groups = _GROUPS if "layer_groups" in self.capabilities else _GROUPS[:1]
+        self._media = _MEDIA if "media" in self.capabilities else _MEDIA[:1]
+
+    @act("can_have_namespaces", weight=16)
+    def have_namespaces(self) -> None:
+        """Let sequences of this program be of several namespaces."""
+        self._namespaces = self._could_have
+
     @act(weight=8, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
     def store(self, worker: int, count: int, seed: int) -> None:
         """Store the end of some sequence, below the blocks of it that the worker has."""
         worker -= self._less
-        path = self._path(random.Random(seed))
-        depth = self._depth(worker, path)
-        self._store(worker, path, depth, depth + count)
+        source = random.Random(seed)
+        path = self._path(source)
+        namespace, room = self._namespace(source), self._room(source)
+        depth = self._depth(worker, path, namespace, room.group)
+        self._store(worker, path, depth, depth + count, namespace, room)
 
     @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
         """Store a part of a sequence, below a block that may be missing, or a part that is stored already."""
         worker -= self._less
-        path = self._path(random.Random(seed))
+        source = random.Random(seed)
+        path = self._path(source)
+        namespace, room = self._namespace(source), self._room(source)
         depth %= len(path)
-        self._store(worker, path, depth, depth + count)
+        self._store(worker, path, depth, depth + count, namespace, room)
 
     @act("has_blocks", weight=4, pick=(0, 30), worker=(1, _WORKERS))
     def copy(self, pick: int, worker: int) -> None:
         """Store a whole sequence that somebody has."""
         worker -= self._less
-        path = self._held_path(pick)
-        self._store(worker, path, 0, len(path))
+        owner, room, hash = self._held(pick)
+        path, namespace = self._path_to(owner, hash), self.model.namespace(owner, hash)
+        self._store(worker, path, 0, len(path), namespace, room)
+
+    @act("has_many_rooms", weight=4, pick=(0, 30), other=(0, 7), is_whole=(0, 1))
+    def copy_elsewhere(self, pick: int, other: int, is_whole: int) -> None:
+        """Store a block of a worker in another medium or group as well, or all down to it."""
+        worker, _, hash = self._held(pick)
+        path, namespace = self._path_to(worker, hash), self.model.namespace(worker, hash)
+        room = self._rooms[other % len(self._rooms)]
+        self._store(worker, path, 0 if is_whole else len(path) - 1, len(path), namespace, room)
+
+    @act("has_many_namespaces", weight=4, pick=(0, 30), other=(0, 7))
+    def copy_to_namespace(self, pick: int, other: int) -> None:
+        """Store the tokens of a sequence of a worker in another namespace as well."""
+        worker, room, hash = self._held(pick)
+        path = self._path_to(worker, hash)
+        self._store(worker, path, 0, len(path), self._namespaces[other % len(self._namespaces)], room)
 
     @act("has_blocks", weight=8, pick=(0, 30), count=(1, 2), is_last=(0, 2))
     def remove(self, pick: int, count: int, is_last: int) -> None:
         """Remove blocks of a worker from inside of a sequence, or its last ones, the last first."""
-        worker, hash = self._held(pick)
-        hashes = [hash, *self.model.below(worker, hash)]
-        self._remove(worker, hashes[::-1] if is_last else hashes[:count])
+        worker, room, hash = self._held(pick)
+        hashes = [hash, *self.model.below(worker, hash, room.group)]
+        self._remove(worker, hashes[::-1] if is_last else hashes[:count], room)
 
     @act("has_gap", weight=4, pick=(0, 30), count=(1, 3), is_rebuilt=(0, 2))
     def close_gap(self, pick: int, count: int, is_rebuilt: int) -> None:
         """Store a block again that is missing above others, with some that come after it."""
-        worker, hash = self._gaps()[pick % len(self._gaps())]
-        path = self._path_to(worker, hash)
-        tail = next((self._path_to(worker, below) for below in self.model.below(worker, hash)), path)
-        self._store(worker, tail, len(path) - 1, len(path) - 1 + count)
+        worker, group, hash = self._gaps()[pick % len(self._gaps())]
+        path, namespace = self._path_to(worker, hash), self.model.namespace(worker, hash)
+        below = self.model.below(worker, hash, group)
+        tail = next((self._path_to(worker, each) for each in below), path)
+        room = Room(group, self._media[pick % len(self._media)])
+        self._store(worker, tail, len(path) - 1, len(path) - 1 + count, namespace, room)
         if is_rebuilt == 2 and self.can_look:
             self.ask(ops.Rebuild())
 
     @act("has_gap", weight=5, pick=(0, 30), is_removed=(0, 1), token=(1, _TOKENS))
     def change_what_is_cut_off(self, pick: int, is_removed: int, token: int) -> None:
         """Remove a block that is cut off, or store one below it."""
-        worker, gap = self._gaps()[pick % len(self._gaps())]
-        below = list(self.model.below(worker, gap))
+        worker, group, gap = self._gaps()[pick % len(self._gaps())]
+        below = list(self.model.below(worker, gap, group))
         hash = below[pick % len(below)]
+        room = Room(group, self._media[pick % len(self._media)])
         if is_removed:
-            self._remove(worker, [hash])
+            self._remove(worker, [hash], room)
         else:
-            path = self._path_to(worker, hash)
-            self._store(worker, (*path, token - self._less), len(path), len(path) + 1)
+            path = (*self._path_to(worker, hash), token - self._less)
+            namespace = self.model.namespace(worker, hash)
+            self._store(worker, path, len(path) - 1, len(path), namespace, room)
 
     @act(weight=2, worker=(1, _WORKERS), count=(1, 2), seed=SEED)
     def remove_anything(self, worker: int, count: int, seed: int) -> None:
@@ -128,13 +196,16 @@ class IndexMachine(PoolMachine):
         worker -= self._less
         source = random.Random(seed)
         paths = [self._path(source) for _ in range(count)]
-        self._ask(ops.RemoveBlocks(worker, tuple(self._hash(worker, path) for path in paths)), *paths)
+        namespace, (group, medium) = self._namespace(source), self._room(source)
+        hashes = tuple(self._hash(worker, path, namespace) for path in paths)
+        removal = ops.RemoveBlocks(worker, hashes, group, medium, self._number(worker))
+        self._ask(removal, *((namespace, path) for path in paths))
 
     @act(worker=(1, _WORKERS))
     def clear(self, worker: int) -> None:
         """Take all blocks from a worker."""
         worker -= self._less
-        self.ask(ops.ClearWorker(worker))
+        self._ask(ops.ClearWorker(worker, self._number(worker)))
 
     @act(worker=(1, _WORKERS))
     def drop(self, worker: int) -> None:
@@ -153,6 +224,26 @@ class IndexMachine(PoolMachine):
         """Build the index anew from what it shows."""
         self.ask(ops.Rebuild())
 
+    # -- numbers -------------------------------------------------------------------------------------------
+
+    @act("has_events", weight=6, pick=(0, 7), is_rebuilt=(0, 2))
+    def repeat(self, pick: int, is_rebuilt: int) -> None:
+        """Tell one of the last events again, perhaps to an index that was built anew."""
+        if is_rebuilt == 2 and self.can_look:
+            self.ask(ops.Rebuild())
+        self.ask(self._events[-1 - pick % len(self._events)])
+
+    @act("has_events", weight=4, pick=(0, 7), missing=(1, 3))
+    def leave_out(self, pick: int, missing: int) -> None:
+        """Tell an event behind others that were never told."""
+        event = self._events[-1 - pick % len(self._events)]
+        self.ask(replace(event, number=self.model.next_number(event.worker) + missing))
+
+    @act("has_events", weight=4, pick=(0, 7))
+    def begin_anew(self, pick: int) -> None:
+        """Tell an event as the first one of a worker that was started anew."""
+        self.ask(replace(self._events[-1 - pick % len(self._events)], number=0))
+
     # -- misuse --------------------------------------------------------------------------------------------
 
     @act("can_refuse", worker=(1, _WORKERS), is_parent=(0, 1), seed=SEED)
@@ -160,7 +251,7 @@ class IndexMachine(PoolMachine):
         """Store a block below itself, or twice."""
         worker -= self._less
         path = self._path(random.Random(seed))
-        blocks = self._blocks(worker, path)
+        blocks = self._blocks(worker, path, None)
         parent = blocks[-1][0] if is_parent else None
         self.ask(ops.StoreBlocks(worker, blocks if is_parent else (*blocks, blocks[0]), parent))
 
@@ -172,38 +263,76 @@ class IndexMachine(PoolMachine):
         return not self._asked
 
     @property
+    def can_begin_numbers(self) -> bool:
+        """Whether events could have numbers, and nothing was told yet."""
+        return self.can_number and self.is_new and not self._is_numbered
+
+    @property
+    def can_have_rooms(self) -> bool:
+        """Whether there could be several groups or media, and nothing was told yet."""
+        could = not self.capabilities.isdisjoint(("layer_groups", "media"))
+        return could and self.is_new and len(self._rooms) == 1
+
+    @property
+    def can_have_namespaces(self) -> bool:
+        """Whether there could be several namespaces, and nothing was told yet."""
+        return self.is_new and len(self._could_have) > len(self._namespaces)
+
+    @property
+    def _rooms(self) -> list[Room]:
+        return [Room(group, medium) for group in self._groups for medium in self._media]
+
+    @property
+    def _could_have(self) -> tuple[Namespace, ...]:
+        return tuple(it for it in _NAMESPACES if self.capabilities.issuperset(dimensions_of(it)))
+
+    @property
+    def has_events(self) -> bool:
+        """Whether an event had a number."""
+        return bool(self._events)
+
+    @property
     def has_blocks(self) -> bool:
         """Whether a worker has, or may have, a block."""
-        return any(known.sure or known.unsure for known in self.model.workers.values())
+        return any(known.has_blocks for known in self.model.workers.values())
+
+    @property
+    def has_many_rooms(self) -> bool:
+        """Whether blocks may lie in several groups or media, and there is one."""
+        return len(self._rooms) > 1 and self.has_blocks
+
+    @property
+    def has_many_namespaces(self) -> bool:
+        """Whether sequences may be of several namespaces, and there is one."""
+        return len(self._namespaces) > 1 and self.has_blocks
 
     @property
     def has_gap(self) -> bool:
         """Whether a worker lacks a block above other blocks."""
         return bool(self._gaps())
 
-    def _gaps(self) -> list[tuple[int, int]]:
+    def _gaps(self) -> list[tuple[int, int, int]]:
         return [
-            (worker, hash)
+            (worker, group, hash)
             for worker, known in sorted(self.model.workers.items())
-            for hash in sorted(known.named)
-            if not self.model.has(worker, hash) and any(True for _ in self.model.below(worker, hash))
+            for group, named in sorted(known.named.items())
+            for hash in sorted(named)
+            if not known.has(hash, group) and any(True for _ in self.model.below(worker, hash, group))
         ]
 
-    def _held(self, pick: int) -> tuple[int, int]:
+    def _held(self, pick: int) -> tuple[int, Room, int]:
         held = [
-            (worker, hash)
+            (worker, room, hash)
             for worker, known in sorted(self.model.workers.items())
-            for hash in sorted(known.sure | known.unsure)
+            for room, blocks in sorted(known.rooms.items())
+            for hash in sorted(blocks)
         ]
         return held[pick % len(held)]
 
-    def _held_path(self, pick: int) -> Path:
-        return self._path_to(*self._held(pick))
-
-    def _depth(self, worker: int, path: Path) -> int:
+    def _depth(self, worker: int, path: Path, namespace: Namespace, group: int) -> int:
         """Return how many blocks of a sequence a worker has, from its front on."""
-        hashes = [self._hash(worker, path[:depth]) for depth in range(1, len(path) + 1)]
-        held = [self.model.has(worker, hash) for hash in hashes]
+        hashes = [self._hash(worker, path[:depth], namespace) for depth in range(1, len(path) + 1)]
+        held = [self.model.has(worker, hash, group) for hash in hashes]
         return held.index(False) if False in held else len(path) - 1
 
     # -- names ---------------------------------------------------------------------------------------------
@@ -212,41 +341,60 @@ class IndexMachine(PoolMachine):
         tokens = range(1 - self._less, _TOKENS + 1 - self._less)
         return tuple(source.choices(tokens, k=source.randint(1, _LONGEST)))
 
+    def _namespace(self, source: random.Random) -> Namespace:
+        return source.choice(self._namespaces)
+
+    def _room(self, source: random.Random) -> Room:
+        return source.choice(self._rooms)
+
+    def _number(self, worker: int) -> int | None:
+        return self.model.next_number(worker) if self._is_numbered else None
+
     def _path_to(self, worker: int, hash: int) -> Path:
         """Return the sequence that a hash stands for."""
         tokens: list[int] = []
         parent: int | None = hash
         while parent is not None:
-            parent, token = self.model.place(worker, parent)
+            parent, token, _ = self.model.place(worker, parent)
             tokens.append(token)
         return tuple(reversed(tokens))
 
-    def _hash(self, worker: int, path: Sequence[int]) -> int:
+    def _hash(self, worker: int, path: Sequence[int], namespace: Namespace) -> int:
         """Return a number of its own for each sequence, and for each worker where they hash by themselves."""
         number = 0
         for token in path:
             number = number * (_TOKENS + 1) + token + self._less
+        number += _APART * self._namespaces.index(namespace)
         return 10 * (number - self._less) + (worker if self.model.has_own_hashes else 0)
 
-    def _blocks(self, worker: int, path: Path, depth: int = 0) -> tuple[tuple[int, int], ...]:
+    def _blocks(
+        self, worker: int, path: Path, namespace: Namespace, depth: int = 0
+    ) -> tuple[tuple[int, int], ...]:
         ends = range(depth + 1, len(path) + 1)
-        return tuple((self._hash(worker, path[:end]), path[end - 1]) for end in ends)
+        return tuple((self._hash(worker, path[:end], namespace), path[end - 1]) for end in ends)
 
-    def _store(self, worker: int, path: Path, start: int, stop: int) -> None:
+    def _store(
+        self, worker: int, path: Path, start: int, stop: int, namespace: Namespace, room: Room
+    ) -> None:
         path = path[:stop]
-        parent = self._hash(worker, path[:start]) if start else None
-        self._ask(ops.StoreBlocks(worker, self._blocks(worker, path, start), parent), path)
+        parent = self._hash(worker, path[:start], namespace) if start else None
+        blocks = self._blocks(worker, path, namespace, start)
+        number = self._number(worker)
+        self._ask(ops.StoreBlocks(worker, blocks, parent, *room, namespace, number), (namespace, path))
 
-    def _remove(self, worker: int, hashes: Iterable[int]) -> None:
+    def _remove(self, worker: int, hashes: Iterable[int], room: Room) -> None:
         hashes = tuple(hashes)
-        paths = [self._path_to(worker, hash) for hash in hashes]
-        self._ask(ops.RemoveBlocks(worker, hashes), *paths)
+        sequences = [(self.model.namespace(worker, hash), self._path_to(worker, hash)) for hash in hashes]
+        self._ask(ops.RemoveBlocks(worker, hashes, *room, self._number(worker)), *sequences)
 
-    def _ask(self, operation: ops.Operation, *paths: Path) -> None:
-        self._asked = list(dict.fromkeys([*paths, *self._asked]))
-        self.ask(operation)
+    def _ask(self, event: Event, *sequences: Asked) -> None:
+        if event.number is not None:
+            self._events.append(event)
+        self._asked = list(dict.fromkeys([*sequences, *self._asked]))
+        self.ask(event)
 
 
-def _is_below(path: Path, other: Path) -> bool:
+def _is_below(sequence: Asked, other: Asked) -> bool:
     """Tell whether a sequence goes on where another one ends."""
-    return len(path) > len(other) and path[: len(other)] == other
+    (space, path), (other_space, start) = sequence, other
+    return space == other_space and len(path) > len(start) and path[: len(start)] == start

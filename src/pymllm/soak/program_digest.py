@@ -2,8 +2,8 @@
 
 A program names tokens, namespaces, slots, rows, blocks, requests, hashes, workers and steps. Which number it
 has for one of them is nobody's choice but that of the generator: what counts is which of them are the same.
-So each gets the name of who comes first, in a list for its kind. Amounts, positions, layers, clocks and
-contents are no names, and stay.
+So each gets the name of who comes first, in a list for its kind. Amounts, positions, numbers of events,
+layers, media, clocks and contents are no names, and stay.
 """
 
 from __future__ import annotations
@@ -55,10 +55,13 @@ _ALIKE: tuple[tuple[tuple[type, ...], dict[str, _Kind]], ...] = (
     ((ops.WriteLive,), {"request": _REQUEST}),
     ((ops.SaveLive,), {"slots": _STATE, "requests": _REQUEST}),
     ((ops.RestoreLive,), {"request": _REQUEST, "block": _BLOCK}),
-    ((ops.StoreBlocks,), {"worker": _WORKER, "blocks": _CONTENT, "parent": _CONTENT}),
+    (
+        (ops.StoreBlocks,),
+        {"worker": _WORKER, "blocks": _CONTENT, "parent": _CONTENT, "extra_key": _SPACE},
+    ),
     ((ops.RemoveBlocks,), {"worker": _WORKER, "hashes": _CONTENT}),
     ((ops.ClearWorker, ops.DropWorker), {"worker": _WORKER}),
-    ((ops.FindBlocks,), {"tokens": _CONTENT}),
+    ((ops.FindBlocks,), {"tokens": _CONTENT, "extra_key": _SPACE}),
 )
 NAMES: dict[type, dict[str, _Kind]] = {kind: fields for kinds, fields in _ALIKE for kind in kinds}
 """Fields that name something by itself. What a step gave is named by the step (`Span`), and so are requests

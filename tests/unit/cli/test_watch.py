@@ -107,3 +107,31 @@ def test_a_result_is_kept_and_read_by_a_report(write: Write, tmp_path: Path) -> 
     summary = typed("report", tmp_path / "store", "--format", "summary").stdout
     assert summary.startswith("## ❌ pymllm: 1 law of a stream violated")
     assert "| W1 | <code>" in summary
+
+
+@pytest.mark.parametrize(("arguments", "adapter"), [((), "index-events"), (("--plain",), "index-dict")])
+def test_a_recording_becomes_a_program(
+    write: Write, tmp_path: Path, arguments: tuple[str, ...], adapter: str
+) -> None:
+    """A line says so, and `pymllm rerun` plays it."""
+    program = tmp_path / "program.jsonl"
+    result = typed("watch", write("second copy"), "--program", program, *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"pymllm: program written to {program}: ")
+    assert result.stderr.endswith(" steps\n")
+    again = typed("rerun", program)
+    assert again.exit_code == 0
+    assert f" steps of {adapter}: " in again.stdout.splitlines()[0]
+    refused("watch", write(), "--program", program, words="it has a run or a program in it")
+
+
+def test_what_makes_no_program_is_refused(write: Write, tmp_path: Path) -> None:
+    """An address, the recording itself, and half of the options; events that are left out are counted."""
+    path = write()
+    refused(
+        "watch", "tcp://127.0.0.1:1", "--program", tmp_path / "p", words="a program is made of a recording"
+    )
+    refused("watch", path, "--program", path, words="which the command reads")
+    refused("watch", path, "--plain", words="--plain is about a program; name its file with --program")
+    result = typed("watch", write("twice"), "--program", tmp_path / "p.jsonl", "--plain")
+    assert " events left out\n" in result.stderr

@@ -47,6 +47,15 @@ def test_an_operation_names_steps_in_three_ways() -> None:
         ),
         ("index", ops.FindBlocks((1,)), (), ()),
         ("index", ops.FindBlocks((1,), early=True), (), ("early_exit",)),
+        ("index", ops.FindBlocks((1,), group=1, extra_key="salt"), (), ("layer_groups", "extra_key")),
+        (
+            "index",
+            ops.StoreBlocks(1, (), None, 1, "CPU", (None, "b"), 0),
+            (),
+            ("layer_groups", "media", "event_numbers", "lora"),
+        ),
+        ("index", ops.RemoveBlocks(1, (), medium="CPU", number=3), (), ("media", "event_numbers")),
+        ("index", ops.ClearWorker(1, 0), (), ("event_numbers",)),
     ],
 )
 def test_an_operation_needs_the_claims_of_its_kind_and_form(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from pymllm.history.outcomes import (
     Indexed,
     IndexedBlock,
     Leading,
+    Missed,
     NoRoom,
     NotThere,
     Outcome,
@@ -157,6 +160,18 @@ def test_a_program_that_names_nothing_clearly_gets_no_verdict(store: Operation) 
     """A hash with two places, a place with two hashes, and what is no hash."""
     with pytest.raises(ProgramError):
         play([*STORED, (store, Done())])
+
+
+def test_no_block_stands_below_itself() -> None:
+    """However far below: a program with a circle of parents gets no verdict."""
+    lost: Program = [
+        (StoreBlocks(1, ((6, 6),), 5), NotThere()),
+        (StoreBlocks(1, ((7, 7),), 6), NotThere()),
+    ]
+    play([*lost, (StoreBlocks(1, ((5, 5),), 4), NotThere())])
+    play([*lost, (StoreBlocks(1, ((5, 5),)), Done())])
+    with pytest.raises(ProgramError, match="hash 5 would stand below itself"):
+        play([*lost, (StoreBlocks(1, ((5, 5),), 7), NotThere())])
 
 
 # -- events --------------------------------------------------------------------------------------------------
@@ -329,3 +344,242 @@ def test_what_an_index_is_asked_to_reach_can_be_reached() -> None:
         "blocks are stored that another worker has": 1,
         "a reset takes blocks from workers": 1,
     }
+
+
+# -- copies, groups, media, namespaces -----------------------------------------------------------------------
+
+COUNTED = (*EXACT, "counts_copies")
+FULL = (*COUNTED, "layer_groups", "media", "extra_key", "lora", "event_numbers")
+TWICE: Program = [*STORED, *STORED]
+
+
+def removed(*hashes: int, **more: Any) -> tuple[Operation, Result]:
+    """Remove blocks that are there."""
+    return RemoveBlocks(1, hashes, **more), Done()
+
+
+def test_a_removal_takes_one_copy_of_who_counts_and_all_of_others() -> None:
+    """I10; the last copy is gone by I5, and a removal of more than there are takes all."""
+    once: Program = [*TWICE, removed(103)]
+    evidence = play([*once, (ALL, found(w1=3))], COUNTED).evidence
+    assert "I10" in evidence.exercised
+    assert "a copy of a block is removed, and another is left" in evidence.reached
+    assert broken_by([*once, (ALL, found(w1=2))], COUNTED) == "I10"
+    assert broken_by([*once, (ALL, found(w1=3))], EXACT) == "I5"
+    twice: Program = [*once, removed(103)]
+    assert broken_by([*twice, (ALL, found(w1=3))], COUNTED) == "I5"
+    play([*twice, (RemoveBlocks(1, (103,)), NotThere()), (ALL, found(w1=2))], COUNTED)
+    play([*TWICE, (RemoveBlocks(1, (103, 103)), Done()), (ALL, found(w1=2))], COUNTED)
+    play([*TWICE, (RemoveBlocks(1, (103, 103, 103)), NotThere()), (ALL, found(w1=2))], COUNTED)
+
+
+def test_copies_that_may_be_forgotten_may_be_told_or_not() -> None:
+    """I5, I10: of what was cut off one copy is sure after the next store, and two may be there."""
+    claims = (*CLAIMS, "counts_copies")
+    cut: Program = [*STORED, removed(102), (StoreBlocks(1, CHAIN[1:], 101), Done())]
+    play([*cut, (ALL, found(w1=3))], claims)
+    once: Program = [*cut, removed(103)]
+    for count in (2, 3):
+        play([*once, (ALL, found(w1=count)), (ALL, found(w1=count))], claims)
+    assert broken_by([*once, (ALL, found(w1=1))], claims) == "I5"
+    (block,) = shown(103).blocks
+    for copies, law in ((1, None), (2, None), (3, "I10")):
+        told = Indexed((*shown(101, 102).blocks, replace(block, copies=copies)))
+        assert broken_by([*cut, (Inspect(), told)], claims) == law
+
+
+@pytest.mark.parametrize(
+    ("program", "copies", "law"),
+    [
+        (TWICE, 2, None),
+        (TWICE, 1, "I10"),
+        (STORED, 2, "I10"),
+        ([*TWICE, (Rebuild(), Done())], 1, "I9"),
+        ([*TWICE, (StoreBlocks(1, ((7, 7),), 7), Failed("ValueError"))], 1, "X1"),
+    ],
+)
+def test_copies_are_shown(program: Program, copies: int, law: str | None) -> None:
+    """I9, I10: as many as removals that it takes."""
+    blocks = tuple(replace(block, copies=copies) for block in shown(101, 102, 103).blocks)
+    assert broken_by([*program, (Inspect(), Indexed(blocks))], COUNTED) == law
+
+
+def test_groups_have_blocks_of_their_own() -> None:
+    """I11: in answers, in what is shown, and below parents of another group."""
+    both: Program = [*STORED, (StoreBlocks(1, CHAIN[:2], group=1), Done())]
+    evidence = play(
+        [
+            *both,
+            (FindBlocks((1, 2, 3), group=1), found(w1=2)),
+            (ALL, found(w1=3)),
+            (StoreBlocks(1, CHAIN[1:], 101, group=2), NotThere()),
+            removed(102, group=1),
+            (ALL, found(w1=3)),
+            (FindBlocks((1, 2, 3), group=1), found(w1=1)),
+        ],
+        FULL,
+    ).evidence
+    assert evidence.exercised["I11"]
+    assert "a block is removed that another group has" in evidence.reached
+    gone: Program = [*both, removed(102, group=1)]
+    assert broken_by([*gone, (ALL, found(w1=1))], FULL) == "I11"
+    assert broken_by([*gone, (FindBlocks((1, 2, 3), group=1), found(w1=2))], FULL) == "I5"
+    first = replace(shown(101).blocks[0], group=1)
+    assert broken_by([*gone, (Inspect(), Indexed((first, *shown(101).blocks)))], FULL) == "I11"
+    with pytest.raises(ProgramError, match=r"needs the claim layer_groups, which this index does not make"):
+        play(both)
+
+
+def test_media_have_copies_of_their_own() -> None:
+    """I12: what leaves one is found while another has it, and a removal names the medium."""
+    both: Program = [*STORED, (StoreBlocks(1, CHAIN[2:], 102, medium="CPU"), Done())]
+    evidence = play(
+        [
+            *both,
+            removed(103),
+            (ALL, found(w1=3)),
+            (RemoveBlocks(1, (103,)), NotThere()),
+            (ALL, found(w1=3)),
+            removed(103, medium="CPU"),
+            (ALL, found(w1=2)),
+        ],
+        FULL,
+    ).evidence
+    assert evidence.exercised["I12"]
+    assert evidence.reached.keys() >= {
+        "a block is removed that lies in another medium",
+        "a block is removed from a medium in which it is not",
+    }
+    assert broken_by([*both, removed(103), (ALL, found(w1=2))], FULL) == "I12"
+    everything = (*shown(101, 102, 103).blocks, replace(shown(103).blocks[0], medium="CPU"))
+    assert broken_by([*both, (Inspect(), Indexed(everything))], FULL) is None
+    assert broken_by([*both, (Inspect(), Indexed(everything[:-1]))], FULL) == "I9"
+    assert broken_by([*both, removed(103), (Inspect(), Indexed(everything))], FULL) == "I12"
+    stray = replace(everything[1], medium="CPU")
+    assert broken_by([*both, (Inspect(), Indexed((*everything, stray)))], FULL) == "I12"
+    lost: Program = [*both, (StoreBlocks(1, CHAIN[2:], 102, medium="disk"), Done())]
+    assert broken_by([*lost, (Inspect(), Indexed(everything))], FULL) == "I9"
+
+
+def test_a_block_of_two_media_is_forgotten_in_both_or_neither() -> None:
+    """I5: a search that found it does not say which medium has it."""
+    claims = (*CLAIMS, "media")
+    both: Program = [*STORED, (StoreBlocks(1, CHAIN[2:], 102, medium="CPU"), Done())]
+    closed: Program = [*both, removed(102), (StoreBlocks(1, CHAIN[1:2], 101), Done())]
+    for count in (2, 3):
+        play([*closed, (ALL, found(w1=count)), (Rebuild(), Done()), (ALL, found(w1=count))], claims)
+    front: Program = [*both, removed(101), (StoreBlocks(1, CHAIN[:1]), Done())]
+    for count in (1, 2, 3):
+        play([*front, (ALL, found(w1=count))], claims)
+    assert (
+        broken_by([*closed, (ALL, found(w1=2)), (ClearWorker(2), Done()), (ALL, found(w1=3))], claims) == "I2"
+    )
+
+
+def test_namespaces_have_sequences_of_their_own() -> None:
+    """I13: a salt, an adapter; a sequence has one, and a search goes by it."""
+    salted: Program = [*STORED, (StoreBlocks(1, ((501, 1), (502, 2)), extra_key="salt"), Done())]
+    lora: Program = [*salted, (StoreBlocks(1, ((601, 1),), extra_key=(None, "one")), Done())]
+    program: Program = [
+        *lora,
+        (StoreBlocks(1, ((503, 3),), 502, extra_key="salt"), Done()),
+        (ALL, found(w1=3)),
+        (FindBlocks((1, 2, 3), extra_key="salt"), found(w1=3)),
+        (FindBlocks((1, 2, 3), extra_key="other"), found()),
+        (FindBlocks((1, 2, 3), extra_key=(None, "one")), found(w1=1)),
+        (FindBlocks((), extra_key="salt"), found()),
+    ]
+    evidence = play(program, FULL).evidence
+    assert evidence.exercised["I13"]
+    assert evidence.reached.keys() >= {
+        "tokens are stored that another namespace has",
+        "tokens are stored that another adapter's namespace has",
+    }
+    assert broken_by([*salted, (ALL, found(w1=2))], FULL) == "I13"
+    lost = StoreBlocks(1, ((703, 3),), 702, extra_key="salt")
+    play([(lost, NotThere()), (StoreBlocks(1, ((704, 4),), 703, extra_key="salt"), NotThere())], FULL)
+    assert broken_by([*salted, (FindBlocks((1,), extra_key="salt"), found())], FULL) == "I1"
+    with pytest.raises(ProgramError, match="hash 502 is of the namespace 'salt', and what is below"):
+        play([*salted, (StoreBlocks(1, ((503, 3),), 502), Done())], FULL)
+    with pytest.raises(ProgramError, match="needs the claim lora"):
+        play(lora, (*CLAIMS, "extra_key"))
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+NUMBERED: Program = [
+    (StoreBlocks(1, CHAIN, number=4), Done()),
+    (RemoveBlocks(1, (103,), number=5), Done()),
+    (StoreBlocks(1, CHAIN[2:], 102, number=6), Done()),
+]
+
+
+@pytest.mark.parametrize("answer", [Done(), NotThere()])
+@pytest.mark.parametrize(
+    "event", [StoreBlocks(1, CHAIN, number=4), RemoveBlocks(1, (103,), number=5), ClearWorker(1, 5)]
+)
+def test_an_event_counts_once(event: Operation, answer: Result) -> None:
+    """I14: whatever is told again changes nothing, and no number of copies either."""
+    again: Program = [*NUMBERED, (event, answer)]
+    evidence = play([*again, (ALL, found(w1=3))], FULL).evidence
+    assert evidence.exercised["I14"]
+    assert "an event is told again" in evidence.reached
+    assert broken_by([*again, (ALL, found(w1=2))], FULL) == "I14"
+    assert broken_by([*NUMBERED, (event, Missed(7))], FULL) == "I14"
+    twice = tuple(replace(block, copies=2) for block in shown(101, 102, 103).blocks)
+    assert broken_by([*again, (Inspect(), Indexed(twice, ((1, 6),)))], FULL) == "I14"
+    rebuilt = play([*NUMBERED, (Rebuild(), Done()), (event, answer)], FULL).evidence
+    assert "an event is told again in an index that was built anew" in rebuilt.reached
+
+
+@pytest.mark.parametrize(
+    "event", [StoreBlocks(1, CHAIN, number=8), RemoveBlocks(1, (103,), number=9), ClearWorker(1, 8)]
+)
+def test_a_gap_is_told_and_nothing_is_done(event: Operation) -> None:
+    """I15: with the number that has to come next."""
+    evidence = play([*NUMBERED, (event, Missed(7)), (ALL, found(w1=3))], FULL).evidence
+    assert evidence.exercised["I15"]
+    assert "an event is missing before another" in evidence.reached
+    for answer in (Done(), NotThere(), Missed(8)):
+        assert broken_by([*NUMBERED, (event, answer)], FULL) == "I15"
+    assert broken_by([*NUMBERED, (event, Missed(7)), (ALL, found(w1=2))], FULL) == "I15"
+    assert broken_by([(event, Missed(0))], FULL) in ("I1", "I4", "I7")
+
+
+def test_number_0_begins_anew() -> None:
+    """I16: nothing of before is there, whatever the event does; other workers have what they had."""
+    other: Program = [(StoreBlocks(2, CHAIN, number=0), Done()), *NUMBERED]
+    anew: Program = [*other, (StoreBlocks(1, CHAIN[:1], number=0), Done())]
+    evidence = play([*anew, (ALL, found(w1=1, w2=3))], FULL).evidence
+    assert evidence.exercised["I16"]
+    assert "a worker with blocks begins anew" in evidence.reached
+    assert broken_by([*anew, (ALL, found(w1=3, w2=3))], FULL) == "I16"
+    assert broken_by([*anew, (ALL, found(w1=1))], FULL) == "I2"
+    left = Indexed((*shown(101).blocks, *shown(101, 102, 103, worker=2).blocks), ((1, 0), (2, 0)))
+    assert broken_by([*anew, (Inspect(), left)], FULL) is None
+    for event in (
+        StoreBlocks(1, CHAIN[1:], 101, number=0),
+        RemoveBlocks(1, (101,), number=0),
+        ClearWorker(1, 0),
+    ):
+        answer = Done() if isinstance(event, ClearWorker) else NotThere()
+        empty: Program = [*other, (event, answer)]
+        play([*empty, (ALL, found(w2=3)), (StoreBlocks(1, CHAIN[:1], number=1), Done())], FULL)
+        law = broken_by([*empty, (ALL, found(w1=2, w2=3))], FULL)
+        assert law == ("I7" if isinstance(event, ClearWorker) else "I16")
+
+
+def test_numbers_go_with_a_dump_and_end_with_a_worker() -> None:
+    """I9: dumps of who numbers show the last number; a worker that was dropped or reset has none."""
+    told = replace(shown(101, 102, 103), numbers=((1, 6),))
+    assert [play(NUMBERED, FULL).model.next_number(worker) for worker in (1, 2)] == [7, 0]
+    play([*NUMBERED, (Rebuild(), Done()), (Inspect(), told), (StoreBlocks(1, (), number=7), Done())], FULL)
+    assert broken_by([*NUMBERED, (Inspect(), shown(101, 102, 103))], FULL) == "I9"
+    assert broken_by([*NUMBERED, (Inspect(), replace(told, numbers=((1, 3),)))], FULL) == "I9"
+    for end in (DropWorker(1), Reset()):
+        play([*NUMBERED, (end, Done()), (StoreBlocks(1, CHAIN, number=3), Done()), (ALL, found(w1=3))], FULL)
+    play([*NUMBERED, (ClearWorker(1, 7), Done()), (StoreBlocks(1, CHAIN, number=9), Missed(8))], FULL)
+    with pytest.raises(ProgramError, match="needs the claim event_numbers"):
+        play(NUMBERED)
+    with pytest.raises(ProgramError, match="-1 is neither"):
+        play([(ClearWorker(1, -1), Done())], FULL)

@@ -216,9 +216,19 @@ KEPT = {
         "next_token",
     ),
     # amounts, positions, and what has an order
-    *("swa_evicted_seqlen", "priority", "nth", "clock", "layer"),
+    *("swa_evicted_seqlen", "priority", "nth", "clock", "layer", "number"),
     *("values", "keys", "recurrent", "conv", "ramp", "prior", "digest", "data"),  # contents
-    *("form", "shape", "how", "call", "wrong", "early", "key"),  # words; a key has names of its own
+    *(
+        "form",
+        "shape",
+        "how",
+        "call",
+        "wrong",
+        "early",
+        "key",
+        "medium",
+        "group",
+    ),  # words, and groups of layers; a key has names of its own
     *("of", "lock", "token", "request", "transfer"),  # steps
 }
 

@@ -6,7 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import click
 
 from pymllm.cli import options
 from pymllm.cli.output import complain
-from pymllm.cli.store import keep_run
+from pymllm.cli.store import keep_run, refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import draw_document, progress_bar, tell
 from pymllm.documents.watches import WatchDocument, WatchedLaw, WatchFinding
 from pymllm.errors import CapacityError, UsageError
@@ -23,6 +23,7 @@ from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 if TYPE_CHECKING:
     from pymllm.watching.judge import StreamJudge
+    from pymllm.watching.programs import ProgramWriter
 
 _HELP = """\
 Judge the stream of events that a server tells of its cache: which blocks it stored and removed.
@@ -34,6 +35,7 @@ Layouts of vLLM, sglang, TensorRT-LLM and dynamo are read. docs/watch.md has the
 pymllm watch tcp://127.0.0.1:5557 --record events.jsonl    until Ctrl-C
 pymllm watch tcp://127.0.0.1:5557 --for 300                five minutes
 pymllm watch events.jsonl --blocks 2048
+pymllm watch events.jsonl --program events-program.jsonl   and then: pymllm rerun events-program.jsonl
 
 Listening needs pip install 'pymllm[servers]'; a file needs nothing.
 
@@ -76,6 +78,16 @@ _QUIET_SECONDS = 5.0
     type=options.one_of([f"W{number}" for number in range(1, 8)]),
     help="A law that the server does not claim; may be repeated.",
 )
+@click.option(
+    "--program",
+    type=options.OUTPUT_FILE,
+    help="Write the events of a recording as a program for indexes of blocks, for `pymllm rerun`.",
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Leave out of the program what only some indexes claim: groups, media, namespaces, numbers.",
+)
 @options.json
 @options.store
 @options.progress
@@ -89,30 +101,48 @@ def watch_command(
     blocks: int | None,
     removal: str,
     without: tuple[str, ...],
+    program: Path | None,
+    plain: bool,
     as_json: bool,
     store: Path | None,
     progress: str,
 ) -> int:
     """Listen or read, judge, and tell."""
     from pymllm.watching.judge import StreamJudge
+    from pymllm.watching.programs import ProgramWriter
 
     is_live = source.startswith(_SCHEMES)
-    if not is_live:
+    if plain and program is None:
+        raise click.UsageError("--plain is about a program; name its file with --program.")
+    if is_live:
+        options.refuse_typed(("program",), f"{source} is an address, and a program is made of a recording")
+    else:
         if "://" in source:
             raise click.UsageError(f"{source}: an address begins with {' or '.join(_SCHEMES)}.")
         options.refuse_typed(("record", "seconds", "bind", "replay"), f"{source} is a file, not an address")
+    refuse_own_input("--program", program, source)
+    refuse_run_or_program("--program", program)
     judge = StreamJudge(blocks, frozenset({*without, *(["W5"] if removal == "one" else [])}))
     begun = time.monotonic()
     with progress_bar(progress, "watch", messages, "messages") as took:
-        stream = _Stream(judge, messages, took)
+        stream = _Stream(judge, messages, took, None if program is None else ProgramWriter(plain))
         if is_live:
             with options.refusing():
                 _listen(stream, source, bind, replay, seconds, record)
         else:
             stream.read(Path(source))
     document = _document(stream, source, time.monotonic() - begun, record)
+    if program is not None and stream.writer is not None:
+        _save_program(stream.writer, stream.lines, source, program)
     keep_run(store, document)
     return tell(document, draw_document, as_json)
+
+
+def _save_program(writer: ProgramWriter, lines: list[str], source: str, path: Path) -> None:
+    text = "\n".join([writer.header(Path(source).name), *lines]) + "\n"
+    if save_text(text, path, "--program"):
+        left_out = f", {writer.left_out:,} events left out" if writer.left_out else ""
+        complain(f"program written to {path}: {writer.steps:,} steps{left_out}")
 
 
 @dataclass
@@ -122,6 +152,8 @@ class _Stream:
     judge: StreamJudge
     most: int | None
     took: Callable[[int], None] | None
+    writer: ProgramWriter | None = None
+    lines: list[str] = field(default_factory=list)  # of the program
     failure: str | None = None
     missed: int = 0
     recovered: int = 0
@@ -131,7 +163,10 @@ class _Stream:
         from pymllm.watching.events import read_message
 
         try:
-            self.judge.feed(read_message(plain))
+            message = read_message(plain)
+            self.judge.feed(message)
+            if self.writer is not None:
+                self.lines += self.writer.lines(message)
         except (UsageError, CapacityError) as error:
             self.failure = f"message {self.judge.messages + 1}: {error}"
             return False

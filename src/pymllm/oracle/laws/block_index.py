@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from pymllm.history.operations import (
@@ -14,16 +15,21 @@ from pymllm.history.operations import (
     RemoveBlocks,
     Reset,
     StoreBlocks,
+    values_of,
 )
-from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, NotThere
+from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, Missed, NotThere
 from pymllm.oracle.laws.every_class import a_look_changes_nothing
 from pymllm.oracle.laws.goal import Condition, Met, make_goals
 from pymllm.oracle.laws.law import Asked, Broken, Found, KindLaws, demand, law, same
 from pymllm.oracle.models.block_index import (
+    EARLY,
     MISSING,
     ORPHANED,
+    REPEATED,
     Bounds,
+    Event,
     IndexModel,
+    SeenEvent,
     SeenRemoval,
     SeenSearch,
     SeenStore,
@@ -83,16 +89,23 @@ def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, se
         return Broken("workers of an answer", "each once, ascending", workers)
     if not all(seen.told.values()):
         return Broken("workers of an answer", "with a block or more", seen.result.workers)
-    return None if operation.early else _judge_search(before, seen)
+    return None if operation.early else _judge_search(before, operation, seen)
 
 
-def _judge_search(before: IndexModel, seen: SeenSearch) -> Found:
+def _judge_search(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
     for worker, count in _counts_of(seen):
         least, most = seen.bounds.get(worker, _NOTHING)
         if not least <= count <= most:
             expected = least if least == most else f"{least} to {most}"
-            return Broken(f"leading blocks of worker {worker}", expected, count, before.law_of(worker))
-    tested = {worker.law for number, worker in before.workers.items() if _is_test(before, number, seen)}
+            broken = before.law_of(worker, operation)
+            return Broken(f"leading blocks of worker {worker}", expected, count, broken)
+    tested = {
+        before.law_of(number, operation)
+        for number in before.workers
+        if _is_test(before, number, operation, seen)
+    }
+    if seen.strange:
+        tested.add("I13")
     return ("I1", *sorted(tested - {"I1"}))
 
 
@@ -102,11 +115,11 @@ def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
         yield worker, seen.told.get(worker, 0)
 
 
-def _is_test(before: IndexModel, number: int, seen: SeenSearch) -> bool:
+def _is_test(before: IndexModel, number: int, operation: FindBlocks, seen: SeenSearch) -> bool:
     """Tell whether a search can show the effect of the last event on a worker, or its absence."""
     worker, path = before.workers[number], seen.paths[number]
     if worker.touched is None:
-        return bool(path) and path[0] in worker.named
+        return bool(path) and path[0] in worker.named.get(operation.group, ())
     return not worker.touched.isdisjoint(path)
 
 
@@ -197,8 +210,9 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
     """To store again, or to remove what is not there, changes nothing.
 
     `store_blocks` of blocks that the worker has answers `done`, and every search tells what it told before.
-    One removal is enough afterwards, however often a block was stored. `remove_blocks` passes over hashes
-    that its worker does not have, or that stand in the event for the second time, and removes the others.
+    One removal is enough afterwards, however often a block was stored, unless `counts_copies` is claimed
+    (I10). `remove_blocks` passes over hashes that its worker does not have, or that stand in the event more
+    often than there are copies, and removes the others.
     Where it passed over one, or over what may be forgotten (I5), it may answer `not_there` instead of
     `done`.
 
@@ -215,15 +229,16 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
     Caller
     ------
     A server that has two copies of one block, and sends a removal with the first that goes, is told to
-    have none.
+    have none, except by an index that counts (I10).
 
     Engines
     -------
     - dynamo 1.6.1: the same; a removal that passes over a hash raises after the rest is done
       (`radix_tree.rs`, `apply_removed`). Its index for many threads kept entries
       ([pull request 11785](https://github.com/ai-dynamo/dynamo/pull/11785)).
-    - vLLM 0.33 sends a removal while a copy is left
-      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)).
+    - vLLM 0.33 sends a removal while a copy is left; two changes are proposed: to send it with the last copy
+      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)), or to tell how many are left
+      ([pull request 48933](https://github.com/vllm-project/vllm/pull/48933)).
     """
 
 
@@ -382,16 +397,21 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
     """What is shown is what is there, and an index built from it answers the same.
 
     `inspect` answers `indexed`: for each block of each worker its hash, the hash of its tokens and the hash
-    of its parent, `null` for a first one. It shows each block once that a worker has, and no other. What
-    is cut off may be left out (I5), unless `exact_removals` is claimed.
+    of its parent, `null` for a first one. It shows each block once that a worker has, and no other, with
+    its group, its medium, its namespace and its copies, as far as the index claims to know them. What is cut
+    off may be left out (I5), unless `exact_removals` is claimed. Who claims `event_numbers` shows each
+    worker's last number, too.
 
     `rebuild` makes an empty index, lets it take up what this one shows, and goes on with it. Every search
-    tells what it told before. What was cut off may be lost in that (I5), unless it was told since.
+    tells what it told before, and numbers go on where they were. What was cut off may be lost in that (I5),
+    unless it was told since.
 
     Why
     ---
     A router that starts asks another one, or the server's own index, for all that there is. What a
     dump leaves out is never told again, since events come once; what it shows of nobody is never removed.
+    One whose entries had numbers of their own set the index back behind its server, and each event after it
+    was taken for a gap ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072) of dynamo).
 
     Choices
     -------
@@ -407,19 +427,279 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
       worker below one that it has lost are dumped below a parent that cannot be found then.
     """
     shown, expected = seen.result.blocks, dict(before.expected())
-    if len(shown) != len({*shown}):
+    plain = [replace(block, copies=1) for block in shown]
+    if len(plain) != len({*plain}):
         return Broken("blocks shown", "each once", sorted(map(repr, shown)))
-    for block in shown:
-        if block not in expected:
+    for block, known in zip(shown, plain, strict=True):
+        if known not in expected:
             return Broken(_name(block), "as it was stored, or not", block, before.law_of_shown(block))
-    for block, must_be in expected.items():
-        if must_be and block not in shown:
+        least, most = expected[known]
+        if not least <= block.copies <= most:
+            right = least if least == most else f"{least} to {most}"
+            return Broken(f"copies of {_name(block)}", right, block.copies, before.law_of_copies(block))
+    for block, copies in expected.items():
+        if copies.least and block not in plain:
             return Broken(_name(block), block, "not shown", before.law_of_shown(block))
+    if "event_numbers" in before.claims and seen.result.numbers != before.numbers():
+        return Broken("workers with the numbers of their last events", before.numbers(), seen.result.numbers)
     return before.tested_by_look(shown)
 
 
 def _name(block: IndexedBlock) -> str:
     return f"block {block.hash} of worker {block.worker}"
+
+
+@law("I10", page=_PAGE, ways="op", kinds="index", needs="counts_copies")
+def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """A removal takes one copy of each block that it names.
+
+    An index that claims `counts_copies` counts: each `store_blocks` that names a block adds a copy, each
+    `remove_blocks` takes one for each time that it names the hash. The worker has the block as long as a copy
+    is left, in any medium. A removal of more copies than there are takes all, and is one of what is not there
+    (I4). Where what is cut off may be forgotten (I5), its copies may be, too.
+
+    Without the claim one removal takes all copies in its medium.
+
+    Why
+    ---
+    Two requests that compute the same block at a time have two copies of it, and each copy is told and
+    removed by itself. An index of sets loses the block with the first copy that goes: where the server hits
+    96 tokens, it answers 64. One that counts a stream which tells only the last removal keeps it for good.
+    So the claim has to fit the stream; `pymllm watch --removal` judges that side (W5).
+
+    Choices
+    -------
+    Whether it counts, which is the claim; where it counts: in the index, or in a filter before it.
+
+    Caller
+    ------
+    To send each event once, or with numbers (I14).
+
+    Engines
+    -------
+    - dynamo counts in a filter before the index, `EventDedupFilter`
+      ([pull request 8012](https://github.com/ai-dynamo/dynamo/pull/8012)); its `RadixTree` takes all.
+    - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came
+      with [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
+    - aibrix e3e10f9: a removal takes all (`sync_hash.go`, `ProcessBlockRemoved`).
+    - vLLM 0.32 tells each copy as it goes (I4): a stream for an index that counts.
+    """
+
+
+@law("I11", page=_PAGE, ways="op", kinds="index", needs="layer_groups")
+def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """An event of one group of layers changes nothing in another.
+
+    Blocks of several groups have the same hashes. With `layer_groups` each event is of one `group`, and a
+    search looks in one: its leading blocks are those that the worker has in that group. A parent has to be
+    there in the event's group (I3). `clear_worker` and `drop_worker` are of all groups.
+
+    Why
+    ---
+    A model with sliding windows frees the blocks of its window while the ones of full attention stay, and
+    tells both by the same hash. An index that passes over the group takes the removal for the whole block,
+    and a window's few blocks for the sequence.
+
+    Choices
+    -------
+    Whether it has groups. An index without them must not be told of any but one.
+
+    Caller
+    ------
+    To know what the leading blocks of a group mean: a window needs the last ones only. To leave out events
+    whose tokens do not fit their hashes ([issue 44451](https://github.com/vllm-project/vllm/issues/44451),
+    law W2).
+
+    Engines
+    -------
+    - dynamo filters events before the index, and takes full attention alone
+      ([pull request 8751](https://github.com/ai-dynamo/dynamo/pull/8751)); its index has no groups.
+    - llm-d 7be76e1: an entry has its group and a removal takes that one, but a search takes any for the block
+      (`pkg/kvcache/kvblock_scorer.go`, `fillMaxWeights`;
+      [issue 2362](https://github.com/llm-d/llm-d-router/issues/2362)). Later it takes full attention alone
+      ([pull request 2363](https://github.com/llm-d/llm-d-router/pull/2363)).
+    - aibrix e3e10f9: events have no group (`events.go`).
+    - vLLM tells `group_idx` and the sort of the group
+      ([pull request 40984](https://github.com/vllm-project/vllm/pull/40984)).
+    """
+
+
+@law("I12", page=_PAGE, ways="op", kinds="index", needs="media")
+def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """A block that leaves one memory stays in another.
+
+    With `media` each event is of one `medium`. The worker has a block of a group if it lies in any medium; a
+    removal takes it, or a copy of it (I10), from the medium that it names, and passes over what lies in
+    another only (I4). `inspect` shows each medium by itself. A parent may be in any.
+
+    Why
+    ---
+    A server that moves blocks from a GPU to the host tells that as two events, the new place and the end of
+    the old one. An index that takes the second for the end of the block sends the request elsewhere, and what
+    was kept at some cost is never used.
+
+    Choices
+    -------
+    Whether it has media, and what a block in a slower one is worth.
+
+    Caller
+    ------
+    To name the medium of a removal.
+
+    Engines
+    -------
+    - llm-d 7be76e1: an entry has the pod and the tier of its device, and a removal names both
+      (`pkg/kvevents/pool.go`, `processEventBatch`): the same. A slower tier counts less.
+    - dynamo has an index for each lower tier beside the tree
+      ([pull request 8380](https://github.com/ai-dynamo/dynamo/pull/8380)).
+    - aibrix e3e10f9: events have no medium (`events.go`).
+    - vLLM tells blocks on their way to another memory without their tokens, and more since
+      [pull request 43468](https://github.com/vllm-project/vllm/pull/43468).
+    """
+
+
+@law("I13", page=_PAGE, ways="op", kinds="index", needs="extra_key|lora")
+def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """A sequence of one namespace is not found in another.
+
+    `extra_key` is a namespace as keys of prefix caches have it (K2): with the claim `extra_key` its first
+    value counts, with `lora` its second, the name of an adapter. The same tokens in two namespaces are two
+    sequences with two hashes, and a search tells those of its own namespace.
+
+    Why
+    ---
+    KV depends on the adapter, and a salt keeps tenants apart. An index that goes by tokens alone answers one
+    tenant with the other's prefix: the request goes where nothing of it is, and how long it takes tells what
+    others have asked.
+
+    Choices
+    -------
+    Whether the namespace is in the hash of the tokens already; then the index needs no claim.
+
+    Caller
+    ------
+    To name the namespace of a sequence with each part of it.
+
+    Engines
+    -------
+    - vLLM tells `extra_keys` for each block, a salt with the first one only.
+    - sglang's events did not tell the salt
+      ([issue 27682](https://github.com/sgl-project/sglang/issues/27682)); since
+      [pull request 30827](https://github.com/sgl-project/sglang/pull/30827) they do.
+    - llm-d 7be76e1: the name of an adapter stands for the model's (`pkg/kvevents/pool.go`). Of a block's keys
+      every text counts as an image's hash, and so does a salt (`extra_keys.go`, `ParseRawExtraKeys`).
+    - aibrix e3e10f9: a table for each model and adapter.
+    - dynamo 1.6.1: whoever computes the hashes of tokens puts them in.
+    """
+
+
+@law("I14", page=_PAGE, ways="op", kinds="index", needs="event_numbers")
+def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """An event with a number that was told before changes nothing.
+
+    With `event_numbers` an event may have a `number`, which counts up by one in each worker's stream. The
+    first that comes from a worker is taken, whatever it is. One that is not above the last, and not 0 (I16),
+    was told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either.
+    Events without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
+    `rebuild` do not (I9).
+
+    Why
+    ---
+    Who asks for what it missed gets some of it twice. A removal that comes again after the block was stored
+    anew takes what is there; a store that is counted twice keeps what is gone.
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    To number by worker, and to refuse nothing: a refused event has no number (X1).
+
+    Engines
+    -------
+    - llm-d drops what is not above the last number
+      ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
+    - dynamo does so before the index
+      ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)); `RadixTree` passes numbers over.
+    - vLLM and sglang number messages, and replay them
+      ([sglang#32729](https://github.com/sgl-project/sglang/pull/32729) is a client of that).
+    """
+
+
+def _demand_passed_over(before: IndexModel, operation: Event, seen: SeenEvent) -> Found:
+    return _is_done_or_not_there(seen)
+
+
+a_number_counts_once.on(StoreBlocks, RemoveBlocks, ClearWorker, fate=REPEATED)(_demand_passed_over)
+
+
+@law("I15", page=_PAGE, ways="op", kinds="index", needs="event_numbers")
+def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """An event before which another one is missing is not taken.
+
+    If the number of an event is above the last by more than one, the answer is `missed`, with the number that
+    has to come next, and nothing changes. The same event is taken once those before it were told.
+
+    Why
+    ---
+    A lost removal leaves a block in the index that is gone, a lost store cuts off what comes after it, and a
+    subscriber that only reads numbers never learns of either
+    ([issue 1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). What was missed can be asked
+    for, once it is known from where on.
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    To tell what was missed, from the number that was answered on, or to begin anew with 0 (I16), as a
+    snapshot could ([issue 40363](https://github.com/vllm-project/vllm/issues/40363) of vLLM asks for one).
+
+    Engines
+    -------
+    - llm-d asks for a replay from the last number on
+      ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
+    - dynamo asks the worker for its events, or for a dump of its tree
+      ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)).
+    - aibrix e3e10f9: events have no number in its index (`events.go`).
+    """
+
+
+@a_gap_is_told.on(StoreBlocks, RemoveBlocks, ClearWorker, fate=EARLY)
+def _what_is_missing_is_named(before: IndexModel, operation: Event, seen: SeenEvent) -> Found:
+    return same("what becomes of an event behind a gap", Missed(seen.next), seen.result)
+
+
+@law("I16", page=_PAGE, ways="op", kinds="index", needs="event_numbers")
+def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> Found:
+    """An event with the number 0 begins its worker's stream anew.
+
+    Where a worker's events have numbers already, one with the number 0 takes everything from the worker
+    first, in all groups and media, and is then carried out. A stream that is told again from its beginning
+    leaves what it tells, and nothing else.
+
+    Why
+    ---
+    A server that was started anew has an empty cache, and counts from 0. An index that takes its events for
+    repeated ones learns nothing more of it until it has overtaken itself; one that passes over the numbers
+    keeps what the old server had ([issue 2853](https://github.com/llm-d/llm-d-router/issues/2853) of llm-d).
+
+    Choices
+    -------
+    None.
+
+    Caller
+    ------
+    To number from 0 on.
+
+    Engines
+    -------
+    - llm-d takes any number below the last live one for that
+      ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)), where replays are on.
+    - vLLM numbers from 0 on, and so does who starts anew.
+    """
 
 
 @a_look_changes_nothing.on(FindBlocks, kinds="index")
@@ -452,6 +732,25 @@ GOALS = (
         when=(Condition("hashes of all workers", lambda config: config.get("own_hashes") is not True),),
     ),
     *_goals(("an early answer is short", "I8"), needs="early_exit"),
+    *_goals(
+        ("a copy of a block is removed, and another is left", "I10"),
+        needs="counts_copies",
+    ),
+    *_goals(("a block is removed that another group has", "I11"), needs="layer_groups"),
+    *_goals(
+        ("a block is removed that lies in another medium", "I12"),
+        ("a block is removed from a medium in which it is not", "I12"),
+        needs="media",
+    ),
+    *_goals(("tokens are stored that another namespace has", "I13"), needs="extra_key"),
+    *_goals(("tokens are stored that another adapter's namespace has", "I13"), needs="lora"),
+    *_goals(
+        ("an event is told again", "I14"),
+        ("an event is told again in an index that was built anew", "I9 I14"),
+        ("an event is missing before another", "I15"),
+        ("a worker with blocks begins anew", "I16"),
+        needs="event_numbers",
+    ),
     *_goals(("an index with a gap is built again", "I9"), needs="inspect"),
     *_goals(
         ("a block that is its own parent is refused", "X1"),
@@ -464,44 +763,87 @@ GOALS = (
 
 
 def _met_by_store(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Met:
-    worker, parent = operation.worker, operation.parent
+    worker, parent, group = operation.worker, operation.parent, operation.group
     others = [known for number, known in before.workers.items() if number != worker]
     return {
         "blocks are stored that another worker has": any(
-            hash in known.sure for known in others for hash in seen.fresh
+            known.is_sure(hash, group) for known in others for hash in seen.fresh
         ),
         "blocks are stored below a block that is cut off": parent is not None
-        and before.is_cut_off(worker, parent),
+        and before.is_cut_off(worker, parent, group),
         "a block is stored again": len(seen.fresh) < len(operation.blocks),
         "a gap is closed": seen.is_joined,
+        **_met_by_turn(before, operation, seen),
+        **_met_by_namespace(before, operation),
+    }
+
+
+def _met_by_namespace(before: IndexModel, operation: StoreBlocks) -> Met:
+    own = values_of(operation.extra_key)
+    others = {
+        values_of(namespace)
+        for namespace in before.namespaces_with(operation.worker, operation.blocks)
+        if operation.parent is None and namespace != operation.extra_key
+    }
+    return {
+        "tokens are stored that another namespace has": any(it[0] != own[0] for it in others),
+        "tokens are stored that another adapter's namespace has": any(it[1] != own[1] for it in others),
     }
 
 
 def _met_by_orphan(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Met:
-    is_cut_off = operation.parent is not None and before.has(operation.worker, operation.parent)
+    is_cut_off = operation.parent is not None and before.has(
+        operation.worker, operation.parent, operation.group
+    )
     return {
         "blocks are stored below a parent that is not there": not is_cut_off,
         "blocks are stored below a block that is cut off": is_cut_off,
+        **_met_by_turn(before, operation, seen),
     }
 
 
 def _met_by_removal(before: IndexModel, operation: RemoveBlocks, seen: SeenRemoval) -> Met:
+    worker, group = operation.worker, operation.group
+    there = {*seen.there}
+    groups = {room.group for room in before.workers[worker].rooms} if worker in before.workers else set()
     return {
         "a block is removed that is not there": len(seen.there) < len(operation.hashes),
         "an inner block is removed": seen.is_inner,
-        "a block is removed that is cut off": any(
-            before.is_cut_off(operation.worker, hash) for hash in seen.there
+        "a block is removed that is cut off": any(before.is_cut_off(worker, hash, group) for hash in there),
+        "a copy of a block is removed, and another is left": seen.left,
+        "a block is removed that another group has": any(
+            before.has(worker, hash, other) for hash in there for other in groups - {group}
         ),
+        "a block is removed that lies in another medium": there.intersection(seen.elsewhere),
+        "a block is removed from a medium in which it is not": {*seen.elsewhere} - there,
+        **_met_by_turn(before, operation, seen),
     }
 
 
 def _has_blocks(before: IndexModel, worker: int) -> bool:
     known = before.workers.get(worker)
-    return known is not None and bool(known.sure or known.unsure)
+    return known is not None and known.has_blocks
 
 
-def _met_by_clear(before: IndexModel, operation: ClearWorker, seen: Seen) -> Met:
-    return {"a worker with blocks is cleared": _has_blocks(before, operation.worker)}
+def _met_by_clear(before: IndexModel, operation: ClearWorker, seen: SeenEvent) -> Met:
+    has_blocks = _has_blocks(before, operation.worker)
+    return {"a worker with blocks is cleared": has_blocks, **_met_by_turn(before, operation, seen)}
+
+
+def _met_by_turn(before: IndexModel, operation: Event, seen: SeenEvent) -> Met:
+    return {"a worker with blocks begins anew": seen.is_anew and _has_blocks(before, operation.worker)}
+
+
+def _met_by_repeated(before: IndexModel, operation: Event, seen: SeenEvent) -> Met:
+    is_rebuilt = before.law_of(operation.worker) == "I9"
+    return {
+        "an event is told again": True,
+        "an event is told again in an index that was built anew": is_rebuilt,
+    }
+
+
+def _met_by_early(before: IndexModel, operation: Event, seen: SeenEvent) -> Met:
+    return {"an event is missing before another": True}
 
 
 def _met_by_drop(before: IndexModel, operation: DropWorker, seen: Seen) -> Met:
@@ -522,7 +864,9 @@ def _met_by_search(before: IndexModel, operation: FindBlocks, seen: SeenSearch) 
 
 
 def _met_by_rebuild(before: IndexModel, operation: Rebuild, seen: Seen) -> Met:
-    cut_off = (block for block, _ in before.expected() if before.is_cut_off(block.worker, block.hash))
+    cut_off = (
+        block for block, _ in before.expected() if before.is_cut_off(block.worker, block.hash, block.group)
+    )
     return {"an index with a gap is built again": next(cut_off, None)}
 
 
@@ -549,6 +893,8 @@ INDEX = KindLaws(
         (Reset, DONE): _met_by_reset,
         (FindBlocks, DONE): _met_by_search,
         (Rebuild, DONE): _met_by_rebuild,
+        **{(event, REPEATED): _met_by_repeated for event in (StoreBlocks, RemoveBlocks, ClearWorker)},
+        **{(event, EARLY): _met_by_early for event in (StoreBlocks, RemoveBlocks, ClearWorker)},
     },
     counts_all=False,
 )

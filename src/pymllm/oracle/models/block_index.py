@@ -1,21 +1,25 @@
 """The specified index of each worker's blocks: the state after its events, and what a search may find.
 
 What a worker has is what its events have stored and not removed. A block below one that was removed is of
-no use for the time being, and an index may forget it: it is *unsure* until it is stored again, or found.
+no use for the time being, and an index may forget it: it is *unsure* until it is stored again, or found. So
+of each block there are two counts of copies: those that an index must know of, and those that there may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pymllm.errors import ProgramError
+from pymllm.history.asked import needs_of
 from pymllm.history.files import Header
 from pymllm.history.operations import (
     ClearWorker,
     DropWorker,
     FindBlocks,
+    Namespace,
+    Operation,
     Rebuild,
     RemoveBlocks,
     Reset,
@@ -27,50 +31,111 @@ from pymllm.oracle.models.kind_model import DONE, KindModel, Misuse, Seen
 ORPHANED, MISSING = "orphaned", "missing"
 """What a store came to whose parent the index need not know; a removal that names what it need not know."""
 
+REPEATED, EARLY = "repeated", "early"
+"""What an event came to that was told before; one before which another one is missing."""
+
 _LIMIT = 2**63
 _NAMED_TWICE = Misuse("a hash that is stored twice in one event is refused", "X1", ("ValueError",))
 _OWN_PARENT = Misuse("a block that is its own parent is refused", "X1", ("ValueError",))
 
+Event = StoreBlocks | RemoveBlocks | ClearWorker
+"""An event that may have a number."""
+
+_FORM_CLAIMS = ("layer_groups", "media", "event_numbers", "extra_key", "lora")
+
+_LASTING = frozenset({"I14", "I15", "I16", "X1"})
+"""Laws of events that leave nothing behind, or nothing of before: whatever is wrong then is theirs."""
+
 
 class Place(NamedTuple):
-    """The block that a hash stands for: its own tokens below the hash of its parent."""
+    """The block that a hash stands for: its own tokens below the hash of its parent, in a namespace."""
 
     parent: int | None
     tokens: int
+    namespace: Namespace = None
+
+
+class Room(NamedTuple):
+    """Where blocks lie."""
+
+    group: int
+    medium: str
+
+
+class Bounds(NamedTuple):
+    """The bounds on the number of leading blocks in an answer, or of copies."""
+
+    least: int
+    most: int
+
+
+_NONE = Bounds(0, 0)
+
+
+class Scope(NamedTuple):
+    """The sequences that an event was about, where a search of others must not show it."""
+
+    group: int
+    namespace: Namespace | None
+    has_namespace: bool  # a removal names none
 
 
 @dataclass(slots=True)
 class Worker:
     """One worker's blocks according to its events, and the law that a wrong answer about them breaks."""
 
-    sure: set[int] = field(default_factory=set)  # it has them, and an index must know
-    unsure: set[int] = field(default_factory=set)  # it has them, and an index may have forgotten
-    named: set[int] = field(default_factory=set)  # whatever it was told to have at any time
+    rooms: dict[Room, dict[int, Bounds]] = field(default_factory=dict)  # copies by hash, none without any
+    named: dict[int, set[int]] = field(default_factory=dict)  # by group: whatever it was told to have
+    number: int | None = None  # of its last event
     law: str = "I1"  # whose law it is if something is wrong with it now
     touched: frozenset[int] | None = frozenset()  # the hashes that this is about; ``None``: all of them
+    scope: Scope | None = None  # the sequences that this is about; ``None``: all of them
 
+    def of_group(self, group: int) -> Iterator[dict[int, Bounds]]:
+        """Yield the blocks of a group in each medium."""
+        return (blocks for room, blocks in self.rooms.items() if room.group == group)
 
-class Bounds(NamedTuple):
-    """The bounds on the number of leading blocks in an answer."""
+    def has(self, hash: int, group: int = 0) -> bool:
+        """Tell whether it has a block of a group in any medium."""
+        return any(hash in blocks for blocks in self.of_group(group))
 
-    least: int
-    most: int
+    def is_sure(self, hash: int, group: int = 0) -> bool:
+        """Tell whether an index must know that it has a block of a group."""
+        return any(blocks.get(hash, _NONE).least > 0 for blocks in self.of_group(group))
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it has any block."""
+        return any(self.rooms.values())
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenStore(Seen):
+class SeenEvent(Seen):
+    """An event in its worker's stream: the number that has to come next, and whether it begins anew."""
+
+    next: int = 0
+    is_anew: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenStore(SeenEvent):
     """A store: hashes that are new, and whether one of them stands above something that was cut off."""
 
-    fresh: Sequence[int]
-    is_joined: bool
+    fresh: Sequence[int] = ()
+    is_joined: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
-class SeenRemoval(Seen):
-    """A removal: the hashes that the worker has, each once, and whether something stands below one."""
+class SeenRemoval(SeenEvent):
+    """A removal: the hashes with a copy there, what is left after it, and whether one has blocks below it.
 
-    there: Sequence[int]
-    is_inner: bool
+    ``left`` are hashes of which a copy is left in this medium, ``elsewhere`` those that lie in another one.
+    """
+
+    there: Sequence[int] = ()
+    left: Sequence[int] = ()
+    elsewhere: Sequence[int] = ()
+    is_inner: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +145,7 @@ class SeenSearch(Seen):
     told: Mapping[int, int]
     bounds: Mapping[int, Bounds]
     paths: Mapping[int, Sequence[int]]
+    strange: frozenset[int]  # workers that have the first block in another namespace
 
 
 class IndexModel(KindModel):
@@ -94,8 +160,10 @@ class IndexModel(KindModel):
         super().__init__(header)
         self.has_own_hashes = header.config.get("own_hashes") is True
         self.is_exact = "exact_removals" in self.claims
+        self.is_counted = "counts_copies" in self.claims
         self.places: dict[tuple[int, int], Place] = {}
-        self._children: dict[tuple[int, int | None], dict[int, int]] = {}
+        self._children: dict[tuple[int, int | None, Namespace], dict[int, int]] = {}
+        self._namespaces: dict[Namespace, None] = {}  # in which something was named, in order
         self.workers: dict[int, Worker] = {}
         self._law_of_strangers = "I1"
         self.answers: dict[FindBlocks, object] = {}  # of searches since the last event
@@ -106,158 +174,344 @@ class IndexModel(KindModel):
         """Return the space of a worker's hashes: its own, or the space that all workers share."""
         return worker if self.has_own_hashes else -1
 
-    def child(self, worker: int, parent: int | None, tokens: int) -> int | None:
+    def child(self, worker: int, parent: int | None, tokens: int, namespace: Namespace) -> int | None:
         """Return the hash of the block at a place, if an event has ever named the block."""
-        return self._children.get((self.space(worker), parent), {}).get(tokens)
+        below = self._children.get(self._key(worker, parent, namespace), {})
+        return below.get(tokens)
+
+    def _key(
+        self, worker: int, parent: int | None, namespace: Namespace
+    ) -> tuple[int, int | None, Namespace]:
+        return self.space(worker), parent, namespace if parent is None else None
 
     def place(self, worker: int, hash: int) -> Place:
         """Return the place of a hash that was named."""
         return self.places[self.space(worker), hash]
 
-    def law_of(self, worker: int) -> str:
+    def namespace(self, worker: int, hash: int) -> Namespace:
+        """Return the namespace of the sequence that a hash stands for."""
+        return self.place(worker, hash).namespace
+
+    def law_of(self, worker: int, search: FindBlocks | None = None) -> str:
         """Return the law that is broken where a search gives a wrong answer about a worker."""
-        return self.workers[worker].law if worker in self.workers else self._law_of_strangers
+        known = self.workers.get(worker)
+        if known is None:
+            return self._law_of_strangers
+        scope = known.scope
+        if search is None or scope is None:
+            return known.law
+        if scope.group != search.group:
+            return "I11"
+        return "I13" if scope.has_namespace and scope.namespace != search.extra_key else known.law
 
     def law_of_shown(self, block: IndexedBlock) -> str:
         """Return the law that a block wrongly shown or missing breaks; nothing where a search would tell."""
+        law, known = self.law_of(block.worker), self.workers.get(block.worker)
+        if law in _LASTING or known is None:
+            return law if law in _LASTING else ""
+        if known.scope is not None and known.scope.group != block.group:
+            return "I11"
+        blocks = known.rooms.get(Room(block.group, block.medium), {})
+        if law in ("I10", "I12"):
+            return law
+        if known.has(block.hash, block.group) and block.hash not in blocks:
+            return "I12"
+        if not self.is_cut_off(block.worker, block.hash, block.group):
+            return ""
+        return "I6" if law == "I5" and known.has(block.hash, block.group) else law
+
+    def law_of_copies(self, block: IndexedBlock) -> str:
+        """Return the law that a wrong number of copies breaks."""
         law = self.law_of(block.worker)
-        if not self.is_cut_off(block.worker, block.hash):
-            return law if law == "X1" else ""
-        is_forgotten = law == "I5" and self.has(block.worker, block.hash)
-        return "I6" if is_forgotten else law
+        return law if law in _LASTING or law in ("I9", "I2") else "I10"
 
     def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
-        """Return the laws that a look has tested, with I6 for blocks which another index may forget."""
-        is_kept = self.is_exact and any(self.is_cut_off(block.worker, block.hash) for block in shown)
-        return ("I6", "I9") if is_kept else ("I9",)
+        """Return the laws that a look has tested, with I6 for blocks which another index may forget.
 
-    def has(self, worker: int, hash: int) -> bool:
-        """Tell whether a worker has a block, by its events."""
+        What an event did that must leave nothing behind, or nothing of before, a look shows as a search does.
+        """
+        is_kept = self.is_exact and any(self.is_cut_off(it.worker, it.hash, it.group) for it in shown)
+        by_events = _LASTING.intersection(it.law for it in self.workers.values()) - {"X1"}
+        return (*(["I6"] if is_kept else []), "I9", *sorted(by_events))
+
+    def has(self, worker: int, hash: int, group: int = 0) -> bool:
+        """Tell whether a worker has a block of a group, by its events."""
+        return worker in self.workers and self.workers[worker].has(hash, group)
+
+    def is_sure(self, worker: int, hash: int, group: int = 0) -> bool:
+        """Tell whether an index must know that a worker has a block of a group."""
+        return worker in self.workers and self.workers[worker].is_sure(hash, group)
+
+    def copies(self, worker: int, hash: int, room: Room) -> Bounds:
+        """Return the bounds on the copies that a worker has of a block in one place."""
         known = self.workers.get(worker)
-        return known is not None and (hash in known.sure or hash in known.unsure)
+        return _NONE if known is None else known.rooms.get(room, {}).get(hash, _NONE)
 
-    def is_sure(self, worker: int, hash: int) -> bool:
-        """Tell whether an index must know that a worker has a block."""
-        return worker in self.workers and hash in self.workers[worker].sure
-
-    def is_cut_off(self, worker: int, hash: int) -> bool:
+    def is_cut_off(self, worker: int, hash: int, group: int = 0) -> bool:
         """Tell whether a worker lacks something that stands above a block."""
         place = self.places.get((self.space(worker), hash))
         while place is not None and place.parent is not None:
-            if not self.has(worker, place.parent):
+            if not self.has(worker, place.parent, group):
                 return True
             place = self.place(worker, place.parent)
         return False
 
-    def below(self, worker: int, hash: int) -> Iterator[int]:
+    def below(self, worker: int, hash: int, group: int = 0) -> Iterator[int]:
         """Yield the blocks that a worker has below a block, at any depth, with or without gaps."""
-        for child in self._children.get((self.space(worker), hash), {}).values():
-            if self.has(worker, child):
-                yield child
-            yield from self.below(worker, child)
+        waiting = [hash]
+        while waiting:
+            each = waiting.pop()
+            if each != hash and self.has(worker, each, group):
+                yield each
+            children = self._children.get(self._key(worker, each, None), {})
+            waiting.extend(reversed(children.values()))
+
+    def namespaces_with(self, worker: int, blocks: Sequence[tuple[int, int]]) -> Iterator[Namespace]:
+        """Yield each namespace in which a worker has the first of some blocks at the front, by its tokens."""
+        for namespace in self._namespaces if blocks else ():
+            hash = self.child(worker, None, blocks[0][1], namespace)
+            if hash is not None and any(hash in held for held in self._rooms_of(worker)):
+                yield namespace
+
+    def _rooms_of(self, worker: int) -> Iterable[dict[int, Bounds]]:
+        return self.workers[worker].rooms.values() if worker in self.workers else ()
+
+    # -- numbers -------------------------------------------------------------------------------------------
+
+    def next_number(self, worker: int) -> int:
+        """Return the number that a worker's next event has, if its events are numbered."""
+        known = self.workers.get(worker)
+        return 0 if known is None or known.number is None else known.number + 1
+
+    def _turn(self, operation: Event) -> tuple[str, SeenEvent]:
+        """Return the fate of an event by its number alone, and what is seen of that."""
+        number, last = operation.number, None
+        if operation.worker in self.workers:
+            last = self.workers[operation.worker].number
+        if number is None or last is None:
+            return DONE, SeenEvent(None)
+        seen = SeenEvent(None, next=last + 1, is_anew=number == 0)
+        if seen.is_anew or number == last + 1:
+            return DONE, seen
+        return (REPEATED if number <= last else EARLY), seen
+
+    def _begin(self, operation: Event, seen: SeenEvent) -> Worker | None:
+        """Take an event up by its number; return its worker, or none where it changes nothing."""
+        known = self.workers.setdefault(operation.worker, Worker())
+        if seen.fate in (REPEATED, EARLY):
+            self._tell(operation.worker, "I14" if seen.fate == REPEATED else "I15", None)
+            return None
+        if seen.is_anew:
+            known.rooms = {}
+        if operation.number is not None:
+            known.number = operation.number
+        return known
+
+    def _check_form(self, operation: Operation) -> None:
+        """Raise `ProgramError` where the adapter does not claim an operation in this form."""
+        for claim in needs_of(self.KIND, operation, self.claims):
+            if claim in _FORM_CLAIMS and claim not in self.claims:
+                raise ProgramError(
+                    f"{operation} needs the claim {claim}, which this index does not make; "
+                    "write the program without it"
+                )
 
     # -- events --------------------------------------------------------------------------------------------
 
     def read_store_blocks(self, operation: StoreBlocks, outcome: Outcome) -> Seen:
         """Read the blocks that a worker stores; none are stored below a parent that the worker lacks."""
-        worker, parent = operation.worker, operation.parent
+        self._check_form(operation)
+        worker, parent, group = operation.worker, operation.parent, operation.group
         hashes = [hash for hash, _ in operation.blocks]
-        _demand_numbers(worker, *hashes, *(tokens for _, tokens in operation.blocks))
-        _demand_numbers(*(() if parent is None else (parent,)))
+        _demand_numbers(worker, group, *hashes, *(tokens for _, tokens in operation.blocks))
+        _demand_numbers(*(each for each in (parent, operation.number) if each is not None))
         if parent in hashes:
             return self.refused(outcome, _OWN_PARENT)
         if len(hashes) != len({*hashes}):
             return self.refused(outcome, _NAMED_TWICE)
         self._name(operation)
-        fresh = [hash for hash in hashes if not self.has(worker, hash)]
-        is_joined = any(True for hash in fresh for _ in self.below(worker, hash))
-        fate = DONE if parent is None or self.is_sure(worker, parent) else ORPHANED
-        return SeenStore(outcome.result, fate, fresh=fresh, is_joined=is_joined)
+        fate, turn = self._turn(operation)
+        fresh = [hash for hash in hashes if turn.is_anew or not self.has(worker, hash, group)]
+        is_joined = not turn.is_anew and any(True for hash in fresh for _ in self.below(worker, hash, group))
+        if fate == DONE and parent is not None and (turn.is_anew or not self.is_sure(worker, parent, group)):
+            fate = ORPHANED
+        return SeenStore(
+            outcome.result, fate, fresh=fresh, is_joined=is_joined, next=turn.next, is_anew=turn.is_anew
+        )
 
     def _name(self, operation: StoreBlocks) -> None:
         """Let each hash stand for its place; raise `ProgramError` if the hash or the place is taken."""
-        space, parent = self.space(operation.worker), operation.parent
+        space, parent, namespace = self.space(operation.worker), operation.parent, operation.extra_key
+        above = None if parent is None else self.places.get((space, parent))
+        if above is not None and above.namespace != namespace:
+            raise ProgramError(
+                f"hash {parent} is of the namespace {above.namespace!r}, and what is below it of "
+                f"{namespace!r}; a sequence has one namespace"
+            )
         named = {}
         for hash, tokens in operation.blocks:
-            place = named[hash] = Place(parent, tokens)
+            place = named[hash] = Place(parent, tokens, namespace)
             known = self.places.get((space, hash), place)
-            other = self._children.get((space, parent), {}).get(tokens, hash)
-            if known != place or other != hash:
+            other = self.child(operation.worker, parent, tokens, namespace)
+            if known != place or other not in (None, hash):
                 raise ProgramError(
                     f"hash {hash} is {place}, and {known if known != place else f'{other} is, too'}; "
                     "a hash stands for one sequence, and a sequence has one hash"
                 )
             parent = hash
+        self._demand_no_circle(operation, named)
+        self._namespaces[namespace] = None
         for hash, place in named.items():
             self.places[space, hash] = place
-            self._children.setdefault((space, place.parent), {})[place.tokens] = hash
+            key = self._key(operation.worker, place.parent, place.namespace)
+            self._children.setdefault(key, {})[place.tokens] = hash
+
+    def _demand_no_circle(self, operation: StoreBlocks, named: Mapping[int, Place]) -> None:
+        """Raise `ProgramError` if a block that is named for the first time stands below itself."""
+        space, each = self.space(operation.worker), operation.parent
+        fresh = {hash for hash in named if (space, hash, None) in self._children}
+        while fresh and each is not None:
+            if each in fresh:
+                raise ProgramError(f"hash {each} would stand below itself; a hash stands for one sequence")
+            known = self.places.get((space, each))
+            each = None if known is None else known.parent
 
     def follow_store_blocks(self, step: int, operation: StoreBlocks, seen: SeenStore) -> None:
         """Let the worker have the blocks, unless nothing was stored."""
-        worker = self.workers.setdefault(operation.worker, Worker())
-        parent, hashes = operation.parent, [hash for hash, _ in operation.blocks]
-        worker.named.update(hashes)
-        is_known = parent is None or self.has(operation.worker, parent)
+        worker, parent, hashes = operation.worker, operation.parent, [hash for hash, _ in operation.blocks]
+        known = self._begin(operation, seen)
+        if known is None:
+            return
+        known.named.setdefault(operation.group, set()).update(hashes)
+        is_known = parent is None or known.has(parent, operation.group)
         law = "I1" if seen.fresh else "I4"
         if not is_known or seen.result == NotThere():
             law = "I3"
-        elif seen.fate == ORPHANED:  # whether it was taken, or ignored, is seen later
-            worker.unsure.update(hash for hash in hashes if hash not in worker.sure)
         else:
-            worker.sure.update(hashes)
-            worker.unsure.difference_update(hashes)
-            if seen.is_joined and self.is_exact:
+            blocks = known.rooms.setdefault(Room(operation.group, operation.medium), {})
+            sure = seen.fate != ORPHANED  # or it is seen later whether it was taken, or ignored
+            for hash in hashes:
+                blocks[hash] = self._more(blocks.get(hash, _NONE), sure)
+            if seen.is_joined and self.is_exact and sure:
                 law = "I6"
-        self._tell(operation.worker, law, hashes)
+        if seen.is_anew:
+            self._tell(worker, "I16", None)
+        else:
+            self._tell(worker, law, hashes, Scope(operation.group, operation.extra_key, True))
+
+    def _more(self, copies: Bounds, sure: bool) -> Bounds:
+        if self.is_counted:
+            return Bounds(copies.least + sure, copies.most + 1)
+        return Bounds(max(copies.least, int(sure)), 1)
 
     def read_remove_blocks(self, operation: RemoveBlocks, outcome: Outcome) -> Seen:
         """Read the blocks that a worker removes, including blocks that the worker may not have."""
-        worker, hashes = operation.worker, operation.hashes
-        _demand_numbers(worker, *hashes)
-        there = [hash for hash in dict.fromkeys(hashes) if self.has(worker, hash)]
-        is_whole = len(there) == len(hashes) and all(self.is_sure(worker, hash) for hash in hashes)
-        is_inner = any(below not in there for hash in there for below in self.below(worker, hash))
-        return SeenRemoval(outcome.result, DONE if is_whole else MISSING, there=there, is_inner=is_inner)
+        self._check_form(operation)
+        worker, hashes, group = operation.worker, operation.hashes, operation.group
+        _demand_numbers(worker, group, *hashes)
+        _demand_numbers(*(() if operation.number is None else (operation.number,)))
+        fate, turn = self._turn(operation)
+        room = Room(group, operation.medium)
+        named = {hash: hashes.count(hash) for hash in hashes}
+        before = {hash: _NONE if turn.is_anew else self.copies(worker, hash, room) for hash in named}
+        there = [hash for hash in named if before[hash].most]
+        is_whole = all(before[hash].least >= count for hash, count in named.items())
+        left = [hash for hash in there if self.is_counted and before[hash].least > named[hash]]
+        elsewhere = (
+            [] if turn.is_anew else [hash for hash in named if self._lies_elsewhere(worker, hash, room)]
+        )
+        gone = {*there} - {*left} - {*elsewhere}
+        is_inner = any(below not in there for hash in gone for below in self.below(worker, hash, group))
+        if fate == DONE and not is_whole:
+            fate = MISSING
+        return SeenRemoval(
+            outcome.result,
+            fate,
+            there=there,
+            left=left,
+            elsewhere=elsewhere,
+            is_inner=is_inner,
+            next=turn.next,
+            is_anew=turn.is_anew,
+        )
+
+    def _lies_elsewhere(self, worker: int, hash: int, room: Room) -> bool:
+        known = self.workers.get(worker)
+        return known is not None and any(
+            hash in blocks
+            for other, blocks in known.rooms.items()
+            if other.group == room.group and other != room
+        )
 
     def follow_remove_blocks(self, step: int, operation: RemoveBlocks, seen: SeenRemoval) -> None:
-        """Take the blocks from the worker; the blocks below them are cut off."""
-        worker = self.workers.setdefault(operation.worker, Worker())
-        for hash in seen.there:
-            worker.sure.discard(hash)
-            worker.unsure.discard(hash)
-            if not self.is_exact:
-                cut_off = worker.sure.intersection(self.below(operation.worker, hash))
-                worker.sure -= cut_off
-                worker.unsure |= cut_off
-        hashes = (below for hash in seen.there for below in self.below(operation.worker, hash))
-        self._tell(operation.worker, "I5" if seen.there else "I4", {*operation.hashes, *seen.there, *hashes})
+        """Take the blocks from the worker, or a copy of each; the blocks below what is gone are cut off."""
+        number, group = operation.worker, operation.group
+        known = self._begin(operation, seen)
+        if known is None:
+            return
+        blocks = known.rooms.get(Room(group, operation.medium), {})
+        for hash in operation.hashes if self.is_counted else dict.fromkeys(operation.hashes):
+            least, most = blocks.pop(hash, _NONE)
+            if most > 1:
+                blocks[hash] = Bounds(max(least - 1, 0), most - 1)
+            if most and not self.is_exact and not known.is_sure(hash, group):
+                self._cut_off(number, hash, group)
+        law = "I5" if seen.there else "I4"
+        if seen.left or seen.elsewhere:
+            law = "I10" if seen.left else "I12"
+        below = (it for hash in seen.there for it in self.below(number, hash, group))
+        if seen.is_anew:
+            self._tell(number, "I16", None)
+        else:
+            touched = {*operation.hashes, *seen.there, *below}
+            self._tell(number, law, touched, Scope(group, None, False))
+
+    def _cut_off(self, number: int, hash: int, group: int) -> None:
+        """Let an index forget what a worker has below a block."""
+        for each in [*self.below(number, hash, group)]:
+            for blocks in self.workers[number].of_group(group):
+                if each in blocks:
+                    blocks[each] = Bounds(0, blocks[each].most)
 
     def read_clear_worker(self, operation: ClearWorker, outcome: Outcome) -> Seen:
         """Read which worker is empty now."""
+        self._check_form(operation)
+        _demand_numbers(operation.worker, *(() if operation.number is None else (operation.number,)))
+        fate, turn = self._turn(operation)
+        return SeenEvent(outcome.result, fate, next=turn.next, is_anew=turn.is_anew)
+
+    def follow_clear_worker(self, step: int, operation: ClearWorker, seen: SeenEvent) -> None:
+        """Take everything from the worker."""
+        known = self._begin(operation, seen)
+        if known is not None:
+            known.rooms = {}
+            self._tell(operation.worker, "I7", None)
+
+    def read_drop_worker(self, operation: DropWorker, outcome: Outcome) -> Seen:
+        """Read which worker has left."""
         _demand_numbers(operation.worker)
         return Seen(outcome.result)
 
-    def follow_clear_worker(self, step: int, operation: ClearWorker | DropWorker, seen: Seen) -> None:
-        """Take everything from the worker."""
-        worker = self.workers.setdefault(operation.worker, Worker())
-        worker.sure, worker.unsure = set(), set()
+    def follow_drop_worker(self, step: int, operation: DropWorker, seen: Seen) -> None:
+        """Take everything from the worker, and its numbers."""
+        known = self.workers.setdefault(operation.worker, Worker())
+        known.rooms, known.number = {}, None
         self._tell(operation.worker, "I7", None)
 
-    read_drop_worker, follow_drop_worker = read_clear_worker, follow_clear_worker
-
-    def _tell(self, number: int, law: str, hashes: Iterable[int] | None) -> None:
+    def _tell(self, number: int, law: str, hashes: Iterable[int] | None, scope: Scope | None = None) -> None:
         """Note the laws that wrong answers about the worker, and about all others, break from now on."""
         self.answers, self._law_of_strangers = {}, "I1"
         for other in self.workers.values():
-            other.law, other.touched = "I2", None
+            other.law, other.touched, other.scope = "I2", None, None
         worker = self.workers[number]
         worker.law, worker.touched = law, None if hashes is None else frozenset(hashes)
+        worker.scope = scope
 
     def suspect(self, law: str) -> None:
         """Suspect an operation in any wrong answer about any worker."""
         self.answers, self._law_of_strangers = {}, law
         for worker in self.workers.values():
-            worker.law, worker.touched = law, None
+            worker.law, worker.touched, worker.scope = law, None, None
 
     def follow_rebuild(self, step: int, operation: Rebuild, seen: Seen) -> None:
         """Have the same in another index."""
@@ -266,55 +520,81 @@ class IndexModel(KindModel):
     def follow_reset(self, step: int, operation: Reset, seen: Seen) -> None:
         """Take everything from every worker."""
         for worker in self.workers.values():
-            worker.sure, worker.unsure = set(), set()
+            worker.rooms, worker.number = {}, None
         self.suspect("X7")
 
     # -- looks ---------------------------------------------------------------------------------------------
 
     def read_find_blocks(self, operation: FindBlocks, outcome: Outcome) -> Seen:
         """Read the workers that were found with their numbers of blocks, and the bounds of these numbers."""
-        _demand_numbers(*operation.tokens)
+        self._check_form(operation)
+        _demand_numbers(*operation.tokens, operation.group)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()
-        paths = {worker: self._path(worker, operation.tokens) for worker in self.workers}
-        bounds = {worker: self._bounds(worker, path) for worker, path in paths.items()}
+        paths = {worker: self._path(worker, operation) for worker in self.workers}
+        bounds = {worker: self._bounds(worker, path, operation.group) for worker, path in paths.items()}
         found = {worker: each for worker, each in bounds.items() if each.most}
-        return SeenSearch(outcome.result, told=dict(told), bounds=found, paths=paths)
+        strange = frozenset(worker for worker in self.workers if self._is_strange(worker, operation))
+        return SeenSearch(outcome.result, told=dict(told), bounds=found, paths=paths, strange=strange)
 
-    def _path(self, worker: int, tokens: Iterable[int]) -> list[int]:
+    def _path(self, worker: int, search: FindBlocks) -> list[int]:
         """Return the hashes along a sequence, as far as they were ever named."""
         path: list[int] = []
-        for each in tokens:
-            hash = self.child(worker, path[-1] if path else None, each)
+        for each in search.tokens:
+            hash = self.child(worker, path[-1] if path else None, each, search.extra_key)
             if hash is None:
                 break
             path.append(hash)
         return path
 
-    def _bounds(self, worker: int, path: Sequence[int]) -> Bounds:
+    def _is_strange(self, worker: int, search: FindBlocks) -> bool:
+        """Tell whether a worker has the first block of a search in another namespace."""
+        firsts = (
+            self.child(worker, None, search.tokens[0], namespace)
+            for namespace in self._namespaces
+            if search.tokens and namespace != search.extra_key
+        )
+        return any(hash is not None and self.has(worker, hash, search.group) for hash in firsts)
+
+    def _bounds(self, worker: int, path: Sequence[int], group: int) -> Bounds:
         known = self.workers[worker]
-        least = next((at for at, hash in enumerate(path) if hash not in known.sure), len(path))
-        most = next((at for at, hash in enumerate(path) if not self.has(worker, hash)), len(path))
+        least = next((at for at, hash in enumerate(path) if not known.is_sure(hash, group)), len(path))
+        most = next((at for at, hash in enumerate(path) if not known.has(hash, group)), len(path))
         return Bounds(least, most)
 
     def follow_find_blocks(self, step: int, operation: FindBlocks, seen: SeenSearch) -> None:
         """Be sure of the blocks found and the first block missing: no index changes its mind by itself."""
         self.answers[operation] = seen.result
-        for worker, (_, most) in seen.bounds.items():
+        for worker, (least, most) in seen.bounds.items():
             known, path, found = self.workers[worker], seen.paths[worker], seen.told.get(worker, 0)
-            known.sure.update(path[:found])
-            known.unsure.difference_update(path[:found])
+            for hash in path[least:found]:
+                self._be_sure(known, hash, operation.group)
             if found < most and not operation.early:
-                known.unsure.discard(path[found])
+                for blocks in known.of_group(operation.group):
+                    blocks.pop(path[found], None)
 
-    def expected(self) -> Iterator[tuple[IndexedBlock, bool]]:
-        """Yield every block of every worker as it is to be shown, and whether it must be."""
+    def _be_sure(self, known: Worker, hash: int, group: int) -> None:
+        """Be sure of a copy of a block that was found, where only one medium can have it."""
+        having = [blocks for blocks in known.of_group(group) if hash in blocks]
+        if len(having) == 1:
+            least, most = having[0][hash]
+            having[0][hash] = Bounds(max(least, 1), most)
+
+    def expected(self) -> Iterator[tuple[IndexedBlock, Bounds]]:
+        """Yield every block of every worker as it is to be shown, and the bounds of its copies."""
         for number, worker in self.workers.items():
-            for hash in worker.sure | worker.unsure:
-                parent, tokens = self.place(number, hash)
-                yield IndexedBlock(number, hash, tokens, parent), hash in worker.sure
+            for (group, medium), blocks in worker.rooms.items():
+                for hash, copies in blocks.items():
+                    parent, tokens, namespace = self.place(number, hash)
+                    own = namespace if parent is None else None
+                    yield IndexedBlock(number, hash, tokens, parent, group, medium, own), copies
+
+    def numbers(self) -> tuple[tuple[int, int], ...]:
+        """Return each worker whose events have numbers, with the last one, ascending."""
+        known = sorted(self.workers.items())
+        return tuple((worker, it.number) for worker, it in known if it.number is not None)
 
 
-def _demand_numbers(*numbers: int) -> None:
+def _demand_numbers(*numbers: Any) -> None:
     """Refuse a program with workers or hashes that are no numbers of 63 bits."""
     for number in numbers:
         if not 0 <= number < _LIMIT:

@@ -272,7 +272,7 @@ class PrefixTracker(KindModel):
     def path_of(self, key: Key) -> Path:
         """Return the path of a key; `ProgramError` where the adapter does not claim such keys."""
         path = path_of_key(key)
-        for claim in dimensions_of(key):
+        for claim in dimensions_of(key.extra_key):
             if claim not in self.claims:
                 namespaces = "namespaces" if claim == "extra_key" else f"namespaces with a value for {claim}"
                 raise ProgramError(f"{namespaces} are not claimed")

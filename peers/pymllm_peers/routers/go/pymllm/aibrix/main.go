@@ -36,7 +36,7 @@ func bytesOf(tokens int64) []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, blockBytes-8), uint64(tokens))
 }
 
-func (x *index) Store(worker int64, blocks [][2]int64, parent *int64) bool {
+func (x *index) Store(worker int64, blocks [][2]int64, parent *int64, _ speak.Place) bool {
 	x.workers[worker] = true
 	event := syncprefixcacheindexer.BlockStored{
 		ParentBlockHash: parent, ModelName: x.model(worker), LoraID: noLora, SourcePod: pod(worker),
@@ -49,7 +49,7 @@ func (x *index) Store(worker int64, blocks [][2]int64, parent *int64) bool {
 	return true
 }
 
-func (x *index) Remove(worker int64, hashes []int64) {
+func (x *index) Remove(worker int64, hashes []int64, _ speak.Place) {
 	demand(x.table.ProcessBlockRemoved(syncprefixcacheindexer.BlockRemoved{
 		BlockHashes: hashes, ModelName: x.model(worker), LoraID: noLora, SourcePod: pod(worker),
 	}))
@@ -61,7 +61,7 @@ func (x *index) Clear(worker int64) {
 }
 
 // Find asks for percents, and tells blocks.
-func (x *index) Find(tokens []int64) map[int64]int {
+func (x *index) Find(tokens []int64, _ string) map[int64]int {
 	if len(tokens) > mostBlocks {
 		panic(fmt.Sprintf("of %d blocks no percent tells how many; it tells of %d at most", len(tokens), mostBlocks))
 	}

@@ -39,8 +39,11 @@ func (x *index) tell(worker int64, event kvevents.GenericEvent) {
 	x.pool.Tell(x.pod(worker), model, event)
 }
 
-func (x *index) Store(worker int64, blocks [][2]int64, parent *int64) bool {
-	event := &kvevents.BlockStoredEvent{BlockSize: blockTokens}
+func (x *index) Store(worker int64, blocks [][2]int64, parent *int64, place speak.Place) bool {
+	event := &kvevents.BlockStoredEvent{BlockSize: blockTokens, DeviceTier: place.Medium}
+	if place.Adapter != "" {
+		event.LoraName = &place.Adapter
+	}
 	if parent != nil {
 		event.ParentHash = engineHash(*parent)
 	}
@@ -54,8 +57,8 @@ func (x *index) Store(worker int64, blocks [][2]int64, parent *int64) bool {
 
 func tokensOf(hash int64) []uint32 { return []uint32{uint32(hash >> 32), uint32(hash)} }
 
-func (x *index) Remove(worker int64, hashes []int64) {
-	event := &kvevents.BlockRemovedEvent{}
+func (x *index) Remove(worker int64, hashes []int64, place speak.Place) {
+	event := &kvevents.BlockRemovedEvent{DeviceTier: place.Medium}
 	for _, hash := range hashes {
 		event.BlockHashes = append(event.BlockHashes, engineHash(hash))
 	}
@@ -64,14 +67,18 @@ func (x *index) Remove(worker int64, hashes []int64) {
 
 func (x *index) Clear(worker int64) { x.tell(worker, &kvevents.AllBlocksClearedEvent{}) }
 
-// Find does what its indexer does with the tokens of a prompt, for all pods.
-func (x *index) Find(tokens []int64) map[int64]int {
+// Find does what its indexer does with the tokens of a prompt, for all pods; an adapter's name is the model's.
+func (x *index) Find(tokens []int64, adapter string) map[int64]int {
+	name := model
+	if adapter != "" {
+		name = adapter
+	}
 	found := map[int64]int{}
 	var prompt []uint32
 	for _, each := range tokens {
 		prompt = append(prompt, tokensOf(each)...)
 	}
-	keys, err := x.keys.TokensToKVBlockKeys(kvblock.EmptyBlockHash, prompt, model, nil)
+	keys, err := x.keys.TokensToKVBlockKeys(kvblock.EmptyBlockHash, prompt, name, nil)
 	demand(err)
 	if len(keys) == 0 {
 		return found
@@ -99,7 +106,11 @@ func begin(config speak.Config) speak.Index {
 	demand(err)
 	blocks, err := kvblock.NewInMemoryIndex(nil)
 	demand(err)
-	scorer, err := kvcache.NewKVBlockScorer(kvcache.DefaultKVBlockScorerConfig())
+	scoring := kvcache.DefaultKVBlockScorerConfig()
+	for _, medium := range scoring.BackendConfigs {
+		medium.Weight = 1 // so that a score is a number of blocks
+	}
+	scorer, err := kvcache.NewKVBlockScorer(scoring)
 	demand(err)
 	pool := kvevents.NewPool(&kvevents.Config{}, blocks, keys, nil)
 	return &index{keys, blocks, pool, scorer, map[string]int64{}}
@@ -108,6 +119,6 @@ func begin(config speak.Config) speak.Index {
 func main() {
 	speak.Serve(speak.Hello{
 		Name: "llm-d", Version: "7be76e1", Source: "github.com/llm-d/llm-d-kv-cache",
-		Capabilities: []string{"exact_removals"},
+		Capabilities: []string{"exact_removals", "lora", "media"},
 	}, begin)
 }

@@ -8,45 +8,50 @@ func careful(index Index, config Config) Index {
 		index = singleBlocks{index}
 	}
 	if config.Has("known_parents") {
-		index = knownParents{index, map[int64]map[int64]bool{}}
+		index = knownParents{index, map[int64]map[int64]media{}}
 	}
 	return index
 }
 
 type singleBlocks struct{ Index }
 
-func (c singleBlocks) Store(worker int64, blocks [][2]int64, parent *int64) bool {
+func (c singleBlocks) Store(worker int64, blocks [][2]int64, parent *int64, place Place) bool {
 	isStored := true
-	for place := range blocks {
-		isStored = c.Index.Store(worker, blocks[place:place+1], parent) && isStored
-		parent = &blocks[place][0]
+	for at := range blocks {
+		isStored = c.Index.Store(worker, blocks[at:at+1], parent, place) && isStored
+		parent = &blocks[at][0]
 	}
 	return isStored
 }
 
+type media map[string]bool
+
 type knownParents struct {
 	Index
-	had map[int64]map[int64]bool // by worker, by hash
+	had map[int64]map[int64]media // by worker, by hash
 }
 
-func (c knownParents) Store(worker int64, blocks [][2]int64, parent *int64) bool {
-	if parent != nil && !c.had[worker][*parent] {
+func (c knownParents) Store(worker int64, blocks [][2]int64, parent *int64, place Place) bool {
+	if parent != nil && len(c.had[worker][*parent]) == 0 {
 		return false
 	}
 	if c.had[worker] == nil {
-		c.had[worker] = map[int64]bool{}
+		c.had[worker] = map[int64]media{}
 	}
 	for _, block := range blocks {
-		c.had[worker][block[0]] = true
+		if c.had[worker][block[0]] == nil {
+			c.had[worker][block[0]] = media{}
+		}
+		c.had[worker][block[0]][place.Medium] = true
 	}
-	return c.Index.Store(worker, blocks, parent)
+	return c.Index.Store(worker, blocks, parent, place)
 }
 
-func (c knownParents) Remove(worker int64, hashes []int64) {
+func (c knownParents) Remove(worker int64, hashes []int64, place Place) {
 	for _, hash := range hashes {
-		delete(c.had[worker], hash)
+		delete(c.had[worker][hash], place.Medium)
 	}
-	c.Index.Remove(worker, hashes)
+	c.Index.Remove(worker, hashes, place)
 }
 
 func (c knownParents) Clear(worker int64) {

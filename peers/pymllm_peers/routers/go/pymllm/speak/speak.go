@@ -13,15 +13,21 @@ import (
 type Index interface {
 	// Store lets a worker have blocks, pairs of the hash and the hash of the tokens; false where it says that
 	// it does not know the parent.
-	Store(worker int64, blocks [][2]int64, parent *int64) bool
+	Store(worker int64, blocks [][2]int64, parent *int64, place Place) bool
 	// Remove takes blocks from a worker.
-	Remove(worker int64, hashes []int64)
+	Remove(worker int64, hashes []int64, place Place)
 	// Clear takes all blocks from a worker, which goes on or has left.
 	Clear(worker int64)
-	// Find returns the leading blocks of each worker that has any.
-	Find(tokens []int64) map[int64]int
+	// Find returns the leading blocks of each worker that has any, with an adapter or none.
+	Find(tokens []int64, adapter string) map[int64]int
 	// Close ends what runs beside.
 	Close()
+}
+
+// Place is what an event tells of blocks beside their hashes; empty is what is not told.
+type Place struct {
+	Medium  string
+	Adapter string // of the sequence; a removal tells none
 }
 
 // Hello says who answers.
@@ -49,6 +55,20 @@ type operation struct {
 	Hashes []int64    `json:"hashes"`
 	Tokens []int64    `json:"tokens"`
 	Early  bool       `json:"early"`
+	Medium string     `json:"medium"`
+	// ExtraKey is a namespace: null, a value, or an array whose second value is an adapter's name.
+	ExtraKey json.RawMessage `json:"extra_key"`
+}
+
+func (o operation) place() Place { return Place{o.Medium, o.adapter()} }
+
+func (o operation) adapter() string {
+	var values []any
+	if json.Unmarshal(o.ExtraKey, &values) != nil || len(values) < 2 {
+		return ""
+	}
+	name, _ := values[1].(string)
+	return name
 }
 
 type message struct {
@@ -128,16 +148,16 @@ func apply(index Index, asked operation) (result object) {
 	}()
 	switch asked.Op {
 	case "store_blocks":
-		if !index.Store(asked.Worker, asked.Blocks, asked.Parent) {
+		if !index.Store(asked.Worker, asked.Blocks, asked.Parent, asked.place()) {
 			return object{"is": "not_there"}
 		}
 	case "remove_blocks":
-		index.Remove(asked.Worker, asked.Hashes)
+		index.Remove(asked.Worker, asked.Hashes, asked.place())
 	case "clear_worker", "drop_worker":
 		index.Clear(asked.Worker)
 	case "find_blocks":
 		if !asked.Early {
-			return object{"is": "leading", "workers": sorted(index.Find(asked.Tokens))}
+			return object{"is": "leading", "workers": sorted(index.Find(asked.Tokens, asked.adapter()))}
 		}
 		return object{"is": "unsupported", "what": "an early answer"}
 	default:
