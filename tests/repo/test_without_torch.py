@@ -26,7 +26,7 @@ OF_TORCH = re.compile(
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
     r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|(machines\.(driven_cache|driven_context|lifecycle|block_lifecycle)|search\.sweep|faults\.(detection|hunt|servers)|vectors\.(make|page|programs|shares)"
-    r"|replay\.(replays|cells|grid|recorded|curves?|serial|sampling))$)"
+    r"|replay\.(replays|cells|grid|recorded|curves?|serial|sampling|served|prediction))$)"
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
 OF_ENGINES = {

@@ -1,4 +1,4 @@
-"""What a cache of a server's capacity would have hit of the requests that it answered, request by request.
+"""Predictions of a server's hits, request by request, and the kinds of differences from them.
 
 The model is that of `pymllm curve`: a radix tree with lru, of whole pages. Each request is served alone, in
 the order in which they were sent, and leaves its prompt and its answer in the cache. A server computes at
@@ -24,7 +24,7 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What was predicted of an answered request, and how the server's hits compare; one of `KINDS`.
+    """An answered request, its predicted hits, and the kind of difference, one of `KINDS`.
 
     - ``tokens``: What a server with the whole capacity, and one request at a time, would hit; ``None`` for a
       prompt of more than half the capacity.

@@ -1,4 +1,4 @@
-"""What dynamo's frontend writes of the requests that it serves: records of ``dynamo.request.trace.v1``.
+"""The record that dynamo's frontend keeps of its requests, ``dynamo.request.trace.v1``.
 
 One record per line, as it is or as the ``event`` of an object::
 

@@ -1,4 +1,4 @@
-"""What a recorded server found in its cache, beside what a replay of the same requests finds."""
+"""A count of requests by how the hits of a recorded server compare with those of a replay."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_what_requests_cannot_say_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_dispatch_without_a_time_of_its_own_adds_none(tmp_path: Path) -> None:
-    """Who is sent with one that waits waits likewise, at the time that this has."""
+    """A request sent together with a waiting one waits for the same, until the same time."""
     rows = (
         {**ROW, "not_before_ms": 0},
         {**ROW, "request_id": "b", "not_before_ms": 20, "dependencies": [after("a")]},

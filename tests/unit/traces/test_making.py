@@ -199,7 +199,7 @@ def test_history_and_fit_have_bounds(monkeypatch: pytest.MonkeyPatch, chat: Fit)
 
 @pytest.mark.parametrize("seed", range(10))
 def test_sessions_survive_a_form_that_has_parents(tmp_path: Path, seed: int) -> None:
-    """Whoever waits for nobody of its session waits for the one before it; both are counted."""
+    """A request that waits for none of its session gets the one before it as a parent; counted."""
     made = renumbered(random_trace(seed, 60))
     fitted = Fitted("bailian")
     path = tmp_path / "it.jsonl"

@@ -1,4 +1,4 @@
-"""What dynamo's frontend records: order, sessions, and the tokens that the server had cached."""
+"""The record of dynamo's frontend: order, sessions, and the tokens that the server had cached."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def replay_server_command(
     progress: str,
     **chosen: Any,
 ) -> int:
-    """Send the requests of a trace to a running server; compare what it hit with what is predicted.
+    """Send the requests of a trace to a running server; compare its hits with those predicted.
 
     Prompts are made of the trace's block ids, from a seed, with tokens that any model has. Requests come by
     the trace's clock, those that wait once the others have ended. What the server says that it hit stands
