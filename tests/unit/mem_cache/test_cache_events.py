@@ -115,7 +115,8 @@ def test_an_event_tells_tokens_parent_and_namespace() -> None:
     cache.keep_events()
     cache.insert(RadixKey([1, 2, 3, 4, 5], ("ns", 7)))
     last = cache.insert(RadixKey([1, 2, 6, 7], ("ns", 7))).last_node
-    first, second = cache.take_events()
+    cleared, first, second = cache.take_events()
+    assert cleared == AllCleared()  # so that nobody keeps what was told of another cache
     whole = cache.compute_node_hash(last.parent) + cache.compute_node_hash(last)
     assert isinstance(first, BlocksStored)
     assert first.tokens == (1, 2, 3, 4)
@@ -137,7 +138,7 @@ def test_a_state_is_told_at_the_last_page_alone() -> None:
     tokens = [(1, 2), (3, 4), (5, 6), (7, 8)]
     state = torch.tensor([3])
     node = cache.insert(RadixKey(tokens), torch.arange(4), mamba_value=state).last_node  # type: ignore[arg-type]
-    kv, at_end = cache.take_events()
+    _, kv, at_end = cache.take_events()
     pages = tuple(cache.compute_node_hash(node))
     assert kv == BlocksStored(Part.KV, pages, None, tuple(tokens), 2)
     assert at_end == BlocksStored(Part.STATE, pages[1:], pages[0], tuple(tokens[2:]), 2)

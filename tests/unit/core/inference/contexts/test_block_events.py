@@ -61,6 +61,7 @@ def test_an_event_tells_hash_and_parent() -> None:
     assert taken is not None
     blocks.register_kv_block_hashes(taken, [11, 22])
     assert blocks.take_events() == [
+        AllCleared(),
         BlocksStored(Part.KV, (11,), None, None, 0),
         BlocksStored(Part.KV, (22,), 11, None, 0),
     ]
