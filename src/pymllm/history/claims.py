@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-SPECIFICATION = "3.2"
+SPECIFICATION = "3.3"
 """Version of the specification: the first number grows where what kept it may break it now, the second where
 it says more, or the same more clearly."""
 
