@@ -141,7 +141,7 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 @click.option(
     "--as",
     "form",
-    type=click.Choice(["text", "json", "curl"]),
+    type=click.Choice(["text", "curl"]),
     default="text",
     help="Form of the result; curl: the program as a script of a shell.",
 )
