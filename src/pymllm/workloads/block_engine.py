@@ -222,7 +222,7 @@ class BlockMemory:
         return scheduled
 
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
-        """Begin a step; ``growing`` requests begin a block and may evict: too few is a `CapacityError`."""
+        """Begin a step; its ``growing`` requests begin a block and may evict; `CapacityError` if too few."""
         with self._evicting(growing):
             batch = self.context.begin_step()
         self._count()
