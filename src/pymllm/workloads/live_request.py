@@ -144,7 +144,7 @@ class BlockRequest(LiveSequence):
 
     @property
     def namespace(self) -> None:
-        """``None``, since the tokens are already masked by the namespace. the tokens say it."""
+        """``None``, since the namespace is already mixed into the tokens."""
         return
 
     @property
