@@ -55,7 +55,7 @@ def load_allocators(module: str) -> Any:
 
 
 class _NoMetrics:
-    """Takes every number that a server would show."""
+    """A sink for every metric of a server."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda number: None

@@ -42,7 +42,7 @@ class SglangTokenSlots(OverSglangPool, SlotAdapter):
         self.pool = SglangPool(make_allocator(page_size, tokens, swa_tokens, need_sort), _forget)
 
     def claim(self) -> frozenset[str]:
-        """Claim groups, and the order of what is handed out where it sorts."""
+        """Claim groups, and the order of allocations if the allocator sorts."""
         order = {"merges", "sorted"} if self.config["need_sort"] else set()
         return frozenset({"pool", "groups"} | order) | also_claimed(self.config)
 
@@ -91,7 +91,7 @@ class SglangSWASlots(SglangTokenSlots):
 
 
 def _forget(effect: Effect) -> None:
-    """Leave out what no cache asked for."""
+    """Drop the recorded calls that no cache made."""
 
 
 class SglangRows(BaseAdapter):
