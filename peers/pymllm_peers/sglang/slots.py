@@ -79,7 +79,7 @@ class SglangSWASlots(SglangTokenSlots):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(1, 4, swa_pages=8)
 
     def claim(self) -> frozenset[str]:
-        """Claim halves; a merge is for each of the two pools below it."""
+        """Claim halves; a merge applies to both pools below the allocator."""
         return frozenset({"pool", "groups", "swa"}) | also_claimed(self.config)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> Done:

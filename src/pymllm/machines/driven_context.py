@@ -91,7 +91,7 @@ class DrivenContext:
         return self.free_blocks + self.cached_blocks
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
         return self._model.blocks_for(tokens)
 
     def cached_states(self) -> int:

@@ -165,7 +165,7 @@ MALFORMED = tuple(MALFORMED_CALLS)
 
 
 class _BadInsert(NamedTuple):
-    """The arguments of an insert, one of them perhaps wrong."""
+    """The arguments of a wrong insert, and whether this cache can be asked for it."""
 
     applies: object
     slots: list[int] | None

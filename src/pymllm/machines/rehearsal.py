@@ -1,4 +1,4 @@
-"""Do an adapter's answers, effects and sizes agree? Asked before anything is judged, by a few plain steps.
+"""A rehearsal of a new adapter: a few plain steps show whether its answers, effects and sizes agree.
 
 A cache may be wrong in what it does. An adapter is wrong where it says two things at once: a size shows that
 slots went back to the pool, and no effect tells of them; an allocation hands slots out, and no size ever

@@ -1,4 +1,4 @@
-"""The whole of ``pymllm verify``: smoke tests, searches, second searches, and what was found made small."""
+"""All steps of ``pymllm verify``: smoke tests, searches, second searches, and the shrinking of findings."""
 
 from __future__ import annotations
 

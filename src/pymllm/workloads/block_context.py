@@ -76,7 +76,7 @@ class EngineContext(Protocol):
         """Count the blocks that are free or evictable (law E4)."""
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
 
     def cached_states(self) -> int:
         """Count the cached states."""

@@ -62,7 +62,7 @@ class MeasuredContext(DynamicInferenceContext):
         return self._room()
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
         return self._blocks_for(tokens)
 
     def cached_states(self) -> int:
