@@ -178,7 +178,7 @@ class Pins(BlockAdapter):
         """Do nothing: nothing here is evicted."""
 
     def set_clock(self, clock: int) -> None:
-        """Do nothing, since there is no clock."""
+        """Do nothing, since nothing is evicted by age."""
 
     def register(self, blocks: list[int], hashes: list[int], parents: list[int]) -> None:
         """Do nothing: what an object holds is known to others."""

@@ -139,7 +139,7 @@ _FRAME = re.compile(r"^  File .*, line \d+ in (\S+)$", re.MULTILINE)
 
 
 class _Look(Generic[Facts]):
-    """A look by a process that nobody waits for after the deadline: the kernel may hold it for ever."""
+    """A look by a process that is abandoned after the deadline: the kernel may hold it for ever."""
 
     def __init__(self, name: str, kind: type[Facts], until: float, deadline: float) -> None:
         self._name, self._until, self._deadline = name, until, deadline

@@ -1,4 +1,4 @@
-"""The door to NVML: opened when it is needed, and a reason where it cannot be."""
+"""The only access to NVML: opened when it is needed, and a reason where it cannot be."""
 
 from __future__ import annotations
 

@@ -412,7 +412,7 @@ class EngineMachine(ActingMachine):
         space=(0, 5),
     )
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
-        """Let a request arrive whose prompt begins like others; it may end with a page or anywhere."""
+        """Let a request arrive whose prompt shares a beginning with others; its end may be inside a page."""
         size, page_size = self.block_tokens, self.engine.config.page_size
         if self._branches:
             blocks, turn = 1 + blocks % 3, turn % 2

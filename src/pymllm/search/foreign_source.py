@@ -93,7 +93,7 @@ def _spec_of(
 
 
 def _imports_of(name: str, path: Path) -> Iterator[str]:
-    """Yield what a module may import: of ``from a import b`` both ``a`` and ``a.b``."""
+    """Yield the names that a module may import: of ``from a import b`` both ``a`` and ``a.b``."""
     if path.suffix != ".py":
         return
     try:

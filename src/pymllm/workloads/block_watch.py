@@ -48,7 +48,7 @@ def _depths(step: RequestStep, block_size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The buffers of one kind of states, each ``[layers, rows, ...]``, and what was written there."""
+    """The buffers of one kind of states, each ``[layers, rows, ...]``, with the last write to each row."""
 
     name: str
     model: RecurrentStates

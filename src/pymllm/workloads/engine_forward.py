@@ -154,7 +154,7 @@ class SimulatedForward:
             )
 
     def _read(self, parts: tuple[KVPart, KVPart], slots: np.ndarray) -> np.ndarray:
-        """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
+        """Read the content of some slots from the buffers, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
         index = torch.from_numpy(slots).to(self._pools[parts].device)

@@ -228,12 +228,12 @@ _AS_COUNTED = (
 
 
 def cache_times(times: Sequence[CacheTimes], *kinds: str) -> dict[str, Any]:
-    """Sum up what finished requests spent in each kind of operation."""
+    """Sum up the times of finished requests by kind of operation."""
     return {kind: cache_time([getattr(each, f"{kind}_ns") for each in times]) for kind in kinds}
 
 
 def cache_time(nanoseconds: list[int]) -> CacheTime:
-    """Sum up what finished requests spent."""
+    """Sum up the times of finished requests."""
     if not nanoseconds:
         return CacheTime(0.0, 0.0)
     median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
