@@ -43,8 +43,7 @@ class MegatronContext(BlockContext):
 
 
 class MegatronBlocks(Blocks):
-    """The adapter of both allocators; it zeroes cached states on a reset, which leaves unread memory as it
-    is.
+    """The adapter of both allocators; it zeroes cached states on a reset, which Megatron does not do.
 
     Two more keys of its configuration hold it to what it does not promise, for one program: ``also`` names
     capabilities, and with ``whole_reset`` nothing is zeroed for it.

@@ -116,7 +116,7 @@ def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, .
 
 
 def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Operation, ...]:
-    """Keep some operations and what they need: those they refer to, and so on; numbered from 1 again."""
+    """Keep some operations and all that they refer to, directly or not; number them from 1 again."""
     needed = set(wanted)
     for number in range(len(operations), 0, -1):
         if number in needed:

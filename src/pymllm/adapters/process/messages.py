@@ -130,7 +130,7 @@ class Program(_Message, frozen=True, tag="hello"):
 
 
 class Started(_Message, frozen=True):
-    """Says that it is there; ``capabilities`` are those of this configuration, where they differ."""
+    """Tells that the implementation is built; ``capabilities`` are its configuration's, where they differ."""
 
     capabilities: tuple[str, ...] | None = None
 
