@@ -91,7 +91,7 @@ def _free_chunks(allocator: Any) -> int:
 
 
 class EarlierChunks(LMCacheChunks):
-    """``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
+    """The adapter of ``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         return make_allocator(self.number("pages"))
@@ -118,7 +118,7 @@ class EarlierChunks(LMCacheChunks):
 
 
 class Pins(BlockAdapter):
-    """``blocks`` objects of one reference and any number of pins."""
+    """Memory objects, ``blocks`` of them, with one reference and any number of pins each."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {"blocks": 4, "block_size": 1, "policy": "release", "caching": False},
@@ -196,7 +196,7 @@ class Pins(BlockAdapter):
 
 
 class OnePin(Pins):
-    """``blocks`` objects of one pin and any number of references."""
+    """Memory objects, ``blocks`` of them, with one pin and any number of references each."""
 
     def retain(self, blocks: list[int]) -> None:
         """Pin objects without a pin, and add a reference to the others."""

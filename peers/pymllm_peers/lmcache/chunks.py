@@ -62,7 +62,7 @@ class _NoMetrics:
 
 
 class LMCacheChunks(SlotAdapter):
-    """``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
+    """The adapter of ``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 12},)
 
@@ -108,7 +108,7 @@ class LMCacheChunks(SlotAdapter):
 
 
 class LMCachePages(LMCacheChunks):
-    """``PagedTensorMemoryAllocator``, whose chunks are objects that exist from the beginning."""
+    """The adapter of ``PagedTensorMemoryAllocator``, whose chunks all exist from the beginning."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         module = load_allocators("paged_tensor_memory_allocator")

@@ -59,7 +59,7 @@ class GpuLock:
         seconds: float = SECONDS,
         before_waiting: Callable[[str], object] | None = None,
     ) -> None:
-        """Take the lock, or `GpuBusyError`: at once, or after so many ``seconds`` of waiting.
+        """Acquire the lock, or raise `GpuBusyError`: at once, or after so many ``seconds`` of waiting.
 
         ``before_waiting`` is told who has it.
         """

@@ -23,7 +23,7 @@ def count_of(number: int, one: str, several: str = "") -> str:
 
 
 def kept_words(kept: int) -> str:
-    """Write how many results are an earlier run's, or nothing."""
+    """Write the number of results kept from an earlier run; empty for none."""
     return f", and {count_of(kept, 'result')} kept from an earlier run" if kept else ""
 
 

@@ -112,7 +112,7 @@ def _plain_draws() -> Iterator[None]:
 
 
 class _TimeIsUp(BaseException):
-    """Ends Hypothesis between two programs, which would take an `Exception` for a failure to shrink."""
+    """Ends Hypothesis between two programs; it would take an `Exception` for a failure to shrink."""
 
 
 class _Watch:

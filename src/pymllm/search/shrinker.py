@@ -76,7 +76,7 @@ class Finding:
 
 
 def make_finding(found: FoundViolation) -> Finding:
-    """Test by which ways a violation of a machine can be shown again.
+    """Make a finding, testing in which ways its violation can be shown again.
 
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
     show; a cache that does not do the same twice may show nothing the second time. Where the operations do
