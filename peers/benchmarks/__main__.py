@@ -40,7 +40,7 @@ PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core", "mllm
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play what was asked for; 1 where the gate refuses a ratio, 2 for bad arguments, 130 on Ctrl-C."""
+    """Play the chosen scenarios; return 1 where the gate refuses a ratio, 2 for bad input, 130 on Ctrl-C."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(words)
     check_places(options.json, options.store)
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
 
     def keep(row: ScenarioRow) -> None:
-        """Show a scenario and write the document anew: a run that is broken off leaves what it has."""
+        """Print a scenario and write the document anew."""
         known.append(row)
         tell(row)
         if options.json:
@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_places(json_file: str | None, store: str | None) -> None:
-    """End with 2 where a result could not be written: at once, and not after everything was played."""
+    """Exit with status 2, before anything is played, where a result could not be written."""
     if json_file and not os.access(folder := Path(json_file).absolute().parent, os.W_OK):
         parser().error(f"--json {json_file}: {folder} is no folder that can be written to; name another one")
     if store:
@@ -138,7 +138,7 @@ def check_places(json_file: str | None, store: str | None) -> None:
 
 
 def chosen(asked: list[str]) -> list[str]:
-    """Return the ids of the scenarios that were asked for."""
+    """Return the ids of the chosen scenarios."""
     known = list(all_scenarios())
     for one in asked:
         if not any(is_meant(one, id) for id in known):
@@ -147,24 +147,24 @@ def chosen(asked: list[str]) -> list[str]:
 
 
 def is_meant(asked: str, id: str) -> bool:
-    """Return whether T1a-p16, T1a, T1 or 'T*-p16' means that scenario."""
+    """Tell whether a pattern, such as T1a-p16, T1a, T1 or 'T*-p16', means a scenario."""
     question = id.partition("-")[0]
     return fnmatch.fnmatch(id, asked) or asked in (question, question.rstrip("abc"))
 
 
 def everybody() -> tuple[Contender, ...]:
-    """Describe every contender of every kind."""
+    """Describe all contenders of every kind."""
     return tuple(describe(peer, kind) for kind, peers in CONTENDERS.items() for peer in peers)
 
 
 def tell(row: ScenarioRow) -> None:
-    """Show a scenario as soon as it is over."""
+    """Print a scenario as soon as it is over."""
     told = "  ".join(f"{one.contender} {one.value:.4g} ({one.samples})" for one in row.standings)
     print(f"{row.id}: {told}  limit {row.limit:.3g} {row.unit}", file=sys.stderr, flush=True)
 
 
 def gate(rows: tuple[ScenarioRow, ...]) -> int:
-    """Judge by ratios alone, and only where the whole interval says so; times differ between machines."""
+    """Refuse ratios whose whole interval is too high; times do not count, since machines differ."""
     behind = [row for row in rows if row.ratio and row.ratio.low > row.accepted]
     for row in behind:
         print(f"{row.id}: ours takes {row.ratio.low:.2f} times {row.best_peer} or more", file=sys.stderr)

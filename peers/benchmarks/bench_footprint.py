@@ -1,4 +1,4 @@
-"""The bytes of memory that a cached token takes.
+"""The bytes of memory for each cached token.
 
 T8: 1,000 distinct prompts of 4,096 tokens, in a process of its own; the pool, whose memory is there before,
 and the caller's prompts are not counted. `extra_info` has the resident bytes per token.

@@ -1,4 +1,4 @@
-"""The operations that a scenario asks of an implementation, in terms that all implementations can carry out.
+"""The operations of a scenario, in terms that all implementations can carry out.
 
 A contender adds nothing of its own to a timed call beyond what its package's caller has to do: wrapping a
 key, building a record of parameters, asking for the slots of a match.
@@ -18,7 +18,7 @@ from pymllm_peers.checkouts import Checkout
 
 
 class Unavailable(Exception):
-    """A package that is not installed, or lacks what is measured; the message says why."""
+    """The package is not installed, or lacks the measured feature; the message gives the reason."""
 
 
 @dataclass(slots=True)
@@ -31,19 +31,19 @@ class Hit:
 
 
 class Peer(ABC):
-    """One implementation of anything."""
+    """The base of every contender."""
 
     NAME: ClassVar[str]
     PACKAGE: ClassVar[str]
 
     @classmethod
     def missing(cls) -> str | None:
-        """Say why it cannot run here, if it cannot."""
+        """Return the reason why the contender cannot run here, or ``None``."""
         return None
 
 
 class CheckoutPeer(Peer):
-    """One whose project is read from a checkout."""
+    """A contender whose project is read from a checkout."""
 
     CHECKOUT: ClassVar[Checkout]
 
@@ -60,12 +60,12 @@ class CheckoutPeer(Peer):
 
 
 class KeyedPeer(Peer):
-    """A cache of prompts; ``FORM`` is what its callers have them in, a name of `FORMS`."""
+    """A cache of prompts; ``FORM`` names the container of its keys, one of `FORMS`."""
 
     FORM: ClassVar[str]
 
     def key(self, tokens: Tokens) -> Any:
-        """Put tokens into what its callers have them in; never timed."""
+        """Put tokens into the container of the cache's keys; never timed."""
         return FORMS[self.FORM](tokens)
 
 
@@ -82,19 +82,19 @@ class PrefixPeer(KeyedPeer):
 
     @abstractmethod
     def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
-        """Cache slots; those of duplicates behind ``before`` are free afterwards. Return what was there."""
+        """Cache slots, and free those of duplicates after ``before``. Return what was there."""
 
     @abstractmethod
     def hold(self, hit: Hit) -> Any:
-        """Keep a match from being evicted."""
+        """Protect a match from eviction."""
 
     @abstractmethod
     def release(self, hit: Hit, receipt: Any) -> None:
-        """Let it go."""
+        """Release the hold of a match."""
 
     @abstractmethod
     def alloc(self, tokens: int) -> torch.Tensor:
-        """Take slots, whole pages."""
+        """Allocate slots, in whole pages."""
 
     @abstractmethod
     def free(self, slots: torch.Tensor) -> None:
@@ -114,19 +114,19 @@ class PrefixPeer(KeyedPeer):
 
 
 class EvictingPeer(PrefixPeer):
-    """One that is asked to evict; others do so by themselves where an allocation runs short."""
+    """A prefix cache whose caller evicts; others evict by themselves where an allocation runs short."""
 
     @abstractmethod
     def evict(self, tokens: int) -> int:
-        """Evict, and return how many tokens went."""
+        """Evict, and return the number of evicted tokens."""
 
     def evict_much(self, tokens: int) -> int:
-        """Evict many nodes in one call, in the way that is best for that where a package has several."""
+        """Evict many nodes in one call, by the package's best way to do that."""
         return self.evict(tokens)
 
 
 class SlotPeer(Peer):
-    """An allocator of slots in whole pages; or, as ``HANDS_OUT`` says, of ids of such blocks."""
+    """An allocator of slots in whole pages, or, by ``HANDS_OUT``, of the ids of such blocks."""
 
     HANDS_OUT: ClassVar[Literal["slots", "blocks"]]
 
@@ -135,15 +135,15 @@ class SlotPeer(Peer):
 
     @abstractmethod
     def alloc(self, count: int) -> Any:
-        """Take so many slots or blocks."""
+        """Allocate a number of slots or blocks."""
 
     @abstractmethod
     def free(self, piece: Any) -> None:
-        """Give back what an `alloc` gave, or a part of it."""
+        """Give back the result of an `alloc`, or a part of it."""
 
     @abstractmethod
     def split(self, everything: Any, piece: int, order: list[int]) -> list[Any]:
-        """Cut what was allocated into pieces, in this order; never timed."""
+        """Cut an allocation into pieces, in this order; never timed."""
 
     @abstractmethod
     def numbers(self, piece: Any) -> Any:
@@ -151,11 +151,11 @@ class SlotPeer(Peer):
 
     @abstractmethod
     def available(self) -> int:
-        """Count what is free."""
+        """Count the free slots or blocks."""
 
 
 class HybridPeer(KeyedPeer):
-    """A prefix cache with recurrent states, over its own pools, of pages of one token."""
+    """A prefix cache with recurrent states, over its own pools, with pages of one token."""
 
     def __init__(self, tokens: int, states: int) -> None:
         self.tokens = tokens
@@ -163,15 +163,15 @@ class HybridPeer(KeyedPeer):
 
     @abstractmethod
     def alloc(self, tokens: int) -> torch.Tensor:
-        """Take slots."""
+        """Allocate slots."""
 
     @abstractmethod
     def alloc_state(self) -> torch.Tensor:
-        """Take a slot for a state."""
+        """Allocate a slot for a state."""
 
     @abstractmethod
     def insert(self, key: Any, slots: torch.Tensor, state: torch.Tensor, before: int) -> int:
-        """Cache slots and a state; return what was there."""
+        """Cache slots and a state; return the length cached before."""
 
     @abstractmethod
     def match(self, key: Any) -> Hit:
@@ -179,7 +179,7 @@ class HybridPeer(KeyedPeer):
 
     @abstractmethod
     def evict(self, tokens: int, states: int) -> tuple[int, int]:
-        """Evict, and return how many tokens and states went."""
+        """Evict, and return the numbers of evicted tokens and states."""
 
     @abstractmethod
     def nothing_is_lost(self) -> bool:
@@ -187,11 +187,11 @@ class HybridPeer(KeyedPeer):
 
 
 class StateSlotPeer(Peer):
-    """An allocator of slots for the states of blocks, which evicts the least recent."""
+    """An allocator of slots for blocks' states that evicts the least recent."""
 
     @abstractmethod
     def __init__(self, blocks: int, slots: int, order: list[int]) -> None:
-        """Make every block a cached one, stamped in this order."""
+        """Make every block a cached one, with time stamps in this order."""
 
     @abstractmethod
     def allocate(self, blocks: list[int]) -> None:
@@ -199,7 +199,7 @@ class StateSlotPeer(Peer):
 
     @abstractmethod
     def invalidate(self, blocks: list[int]) -> None:
-        """Take the slots of blocks back."""
+        """Take back the slots of blocks."""
 
     @abstractmethod
     def free_count(self) -> int:
@@ -207,4 +207,4 @@ class StateSlotPeer(Peer):
 
     @abstractmethod
     def without_slot(self) -> np.ndarray[Any, Any]:
-        """List the blocks that have none."""
+        """List the blocks without a slot."""

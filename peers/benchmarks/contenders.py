@@ -1,4 +1,4 @@
-"""The contenders, by the kind of cache or allocator that each contender is."""
+"""The contenders, by the kind of their cache or allocator."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
 
 
 def describe(peer: type[Peer], kind: str) -> Contender:
-    """Say which version of a contender would take part, or why it cannot."""
+    """Name the version of a contender, or the reason why it cannot take part."""
     reason = peer.missing()
     return Contender(f"{peer.NAME} ({kind})", peer.PACKAGE, version_of(peer.PACKAGE), reason)
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of a package, ours being the source that runs, or the commit that is checked out."""
+    """Return the version of a package: the running source for ours, or the commit of a checkout."""
     if package == OURS:
         return __version__
     for it in CHECKOUTS:

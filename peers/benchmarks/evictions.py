@@ -65,7 +65,7 @@ class EvictAll(Contest):
 
 
 def one_free(clock: Clock, scale: float) -> Contest:
-    """Take an entry off a heap's place, and write 16 slots to a free list."""
+    """Remove the first entry of a heap, and write 16 slots to a free list."""
     free, slots = np.zeros(1 << 20, dtype=np.int64), np.arange(LEAF)
     children = {number: number for number in range(100_000)}
     entries = iter(range(100_000))

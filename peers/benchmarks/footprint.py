@@ -35,7 +35,7 @@ class Footprint(Contest):
 
 
 def four_and_eight(clock: Clock, scale: float) -> Contest:
-    """Four bytes of a token, and eight of its slot."""
+    """Store four bytes for a token, and eight for its slot."""
 
     class Twelve(Limit):
         def sample(self) -> float:
@@ -45,7 +45,7 @@ def four_and_eight(clock: Clock, scale: float) -> Contest:
 
 
 def measure(peer: type[EvictingPeer], page_size: int, prompts: int) -> dict[str, float]:
-    """Cache prompts, and say how much the process grew by each token."""
+    """Cache prompts, and return the process's growth per token."""
     process = psutil.Process()
     cache = peer(page_size, prompts * LENGTH)
     # The pool's own memory is there before: as many slots as it has were out once.
@@ -68,7 +68,7 @@ def measure(peer: type[EvictingPeer], page_size: int, prompts: int) -> dict[str,
 
 
 def trim() -> None:
-    """Give back the freed memory that the C library keeps, in which cached tokens would go unseen."""
+    """Release the memory that the C library keeps after frees, which would hide the cached tokens."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)  # of glibc alone
 

@@ -44,11 +44,11 @@ class FullHit(Contest):
         return taken / 1e3
 
     def slots_per_entry(self) -> int:
-        """VLLM's tables have a block where the others' have its slots."""
+        """The slots for each table entry: a whole block for vLLM, one slot for the others."""
         return self.cache.page_size if self.cache.NAME == "vllm" else 1
 
     def holds(self) -> bool:
-        """Return whether the slots are the inserted slots, where a caller chooses the slots."""
+        """Tell whether the matched slots are the inserted ones, where a caller chooses the slots."""
         if self.cache.NAME == "vllm":
             return self.cache.nothing_is_lost()
         return torch.equal(self.last.to(torch.int64), self.slots.to(torch.int64))

@@ -98,7 +98,7 @@ class Chain(Contest):
         self.facts = {"nodes": self.links}
 
     def begin(self, links: int) -> None:
-        """Insert prefixes that grow by a link, each with the slots of those before."""
+        """Insert prefixes that grow by a link, each with the slots of all earlier links."""
         self.cache = self.build()
         self.slots = self.cache.alloc(self.links * LINK)
         self.done = 0

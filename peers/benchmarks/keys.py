@@ -1,4 +1,4 @@
-"""Token ids for scenarios, and the containers that servers keep them in."""
+"""Token ids for scenarios, in the containers that servers use."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def drawn(seed: int, length: int = TOKENS) -> Tokens:
 
 
 def distinct_rows(rows: int, length: int) -> Tokens:
-    """Make keys of which no two begin alike."""
+    """Make keys that differ in their first token."""
     return np.arange(rows * length, dtype=np.int64).reshape(rows, length)

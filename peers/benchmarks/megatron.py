@@ -34,7 +34,7 @@ BARE_PACKAGES = {
 
 
 def load_megatron(name: str, of: str) -> Any:
-    """Import a class of its inference contexts; `Unavailable` where the release has none of that name."""
+    """Import a class of Megatron's inference contexts; `Unavailable` where the release lacks it."""
     try:
         version = importlib.metadata.version("megatron-core")
     except importlib.metadata.PackageNotFoundError:
@@ -49,7 +49,7 @@ def load_megatron(name: str, of: str) -> Any:
 
 
 def missing_megatron(name: str, of: str) -> str | None:
-    """Say why a class cannot be imported, if it cannot."""
+    """Return the reason why a class cannot be imported, or ``None``."""
     try:
         load_megatron(name, of)
     except Unavailable as error:
@@ -134,7 +134,7 @@ class MegatronStateSlots(_OfCheckout, StateSlotPeer):
 
 
 def make_blocks(count: int) -> Any:
-    """Build a ``KVBlockAllocator`` in the least context."""
+    """Build a ``KVBlockAllocator`` in the smallest context."""
     module = load_module("kv_block_allocator")
     policy = module.PrefixCachingEvictionPolicy.LRU
     context = MegatronContext(8, 1, policy, torch.device("cpu"))

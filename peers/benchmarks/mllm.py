@@ -69,7 +69,7 @@ class MllmHybridPeer(_OfMllm, OwnHybrid):
         return Hit(found.prefix_len, found.indices, found.last_node)
 
     def evict(self, tokens: int, states: int) -> tuple[int, int]:
-        """Count the states by what the pool has back: mllm counts tokens of nodes that go."""
+        """Count the evicted states by those back in the pool: mllm counts the tokens of evicted nodes."""
         free = self.pool._free_track_slots
         before = len(free)
         return self.cache.evict(tokens, states).full_evicted, len(free) - before

@@ -1,4 +1,4 @@
-"""Playing scenarios: every contender in interleaved rounds, each scenario in a process of its own."""
+"""Scenarios played: every contender in interleaved rounds, each scenario in a process of its own."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def play(id: str, options: Options) -> ScenarioRow:
 
 
 def build(scenario: Scenario, options: Options) -> Iterator[tuple[str, Contest]]:
-    """Build every contender's part, ours for each container of keys, and the limit's."""
+    """Build every contender, ours once for each container of keys, and the limit."""
     clock = CLOCKS[options.clock]
     for peer in taking_part(scenario.kind, scenario.without, options.only):
         forms = scenario.keys if peer.NAME == OURS or scenario.keys == LISTS else ()
@@ -93,7 +93,7 @@ def contest_class(scenario: Scenario) -> type[Contest]:
 def play_all(
     ids: Sequence[str], options: Options, done: Callable[[ScenarioRow], None]
 ) -> tuple[ScenarioRow, ...]:
-    """Play scenarios one after another, each in a fresh process, and tell of each when it is over."""
+    """Play scenarios one after another, each in a fresh process, and report each when it is over."""
     rows = []
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as pool:

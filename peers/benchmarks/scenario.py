@@ -34,12 +34,12 @@ class Contest(ABC):
         """Play a round, check its result, and return the time of its timed part, in the unit."""
 
     def holds(self) -> bool:
-        """Tell whether at the end everything is where it belongs."""
+        """Tell whether at the end all slots are where they belong."""
         return True
 
 
 class Limit(Contest):
-    """The time that the machine needs for the bytes alone, round by round beside the contenders."""
+    """The time that the machine needs for the bytes alone, measured in the same rounds as the contenders."""
 
     def __init__(self, clock: Clock, work: Callable[[], Any], scale: float = 1e3) -> None:
         super().__init__(clock)

@@ -1,4 +1,4 @@
-"""sglang's caches and allocators as their server uses them; nothing of theirs is changed or recorded."""
+"""sglang's caches and allocators as its server uses them, unchanged and without recorders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymllm_peers.sglang.pools import make_allocator, settings_of_states
 
 
 def missing_sglang() -> str | None:
-    """Say why its modules cannot be imported, if they cannot."""
+    """Return the reason why sglang's modules cannot be imported, or ``None``."""
     try:
         sglang_version("bench-peers")
         load_sglang("mem_cache.radix_cache")
@@ -25,7 +25,7 @@ def missing_sglang() -> str | None:
 
 
 def key_maker(form: str) -> Callable[[Any], Any]:
-    """Return the function that wraps tokens in a key of sglang's, over the array that its requests have."""
+    """Return the function that wraps tokens in sglang's key, over the array of its requests."""
     made: Callable[[Any], Any] = load_sglang("mem_cache.radix_cache").RadixKey
     return (lambda ids: made(array("q", ids))) if form == "list" else made
 
@@ -120,7 +120,7 @@ class SglangUnifiedPeer(SglangRadixPeer):
 
 
 class SglangRustPeer(SglangUnifiedPeer):
-    """The same over its tree in Rust."""
+    """``UnifiedRadixCache`` over its tree in Rust."""
 
     NAME: ClassVar[str] = "sglang-rust"
     BACKEND: ClassVar[str] = "rust"
@@ -129,7 +129,7 @@ class SglangRustPeer(SglangUnifiedPeer):
 def make_unified(
     backend: str, pool: Any, page_size: int, parts: tuple[str, ...], requests: Any = None
 ) -> Any:
-    """Build a unified tree; an error where sglang falls back to another backend."""
+    """Build a unified tree; raise an error where sglang falls back to another backend."""
     for module in ("mem_cache.allocator.hisparse", "mem_cache.allocator.unified_hybrid_swa"):
         load_sglang(module)  # which it asks for once it is called
     cache = load_sglang("mem_cache.unified_radix_cache").UnifiedRadixCache(
@@ -233,14 +233,14 @@ class SglangHybridPeer(HybridPeer):
 
 
 class SglangRustHybridPeer(SglangHybridPeer):
-    """The same over its tree in Rust."""
+    """``UnifiedRadixCache`` with states, over its tree in Rust."""
 
     NAME: ClassVar[str] = "sglang-rust"
     BACKEND: ClassVar[str] = "rust"
 
 
 def with_settings_of_states(chunk: int, build: Callable[[], Any]) -> Any:
-    """Build something while a server's settings say that a state is cached at every page."""
+    """Build an object while a server's settings demand a cached state at every page."""
     context = load_sglang("runtime_context").get_context()
     before = context._server_args, context._config_bags
     context._server_args, context._config_bags = settings_of_states(chunk)

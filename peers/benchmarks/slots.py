@@ -57,7 +57,7 @@ class FreeAndAlloc(Contest):
 
 
 def joined(pieces: list[Any]) -> Any:
-    """Make one piece of several, which are tensors or lists."""
+    """Join pieces, which are tensors or lists."""
     if isinstance(pieces[0], torch.Tensor):
         return torch.cat(pieces)
     return [block for piece in pieces for block in piece]

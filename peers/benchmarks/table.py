@@ -1,4 +1,4 @@
-"""The table: ours, best peer, limit and target, a line for each scenario, plain ASCII."""
+"""The table of results: ours, best peer, limit and target, a line for each scenario, plain ASCII."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RIGHT = (1, 3, 5, 6)
 
 
 def make_line(row: ScenarioRow) -> tuple[str, ...]:
-    """Lay one scenario out."""
+    """Write the line of one scenario."""
     values = {one.contender: one.value for one in row.standings}
     ours = [one for one in row.standings if is_ours(one)]
     peer = number(values[row.best_peer]) if row.best_peer else "-"
@@ -35,14 +35,14 @@ def make_line(row: ScenarioRow) -> tuple[str, ...]:
 
 
 def make_table(rows: Iterable[ScenarioRow]) -> str:
-    """Lay all of them out."""
+    """Write the lines of all scenarios."""
     lines = [HEAD, *map(make_line, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "".join(f"{join(line, widths)}\n" for line in lines)
 
 
 def make_markdown(rows: Sequence[ScenarioRow]) -> str:
-    """Lay them out for a page, with what each scenario is."""
+    """Write the table for a page, with a description of each scenario."""
     head = ("scenario", "what is timed", "ours", "others", "best peer", "limit", "target", "ours / best peer")
     lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | --- | ---: | ---: | ---: | --- |"]
     for row in rows:
@@ -67,5 +67,5 @@ def join(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def number(value: float) -> str:
-    """Write three digits that matter, and no more than one behind the point of a large number."""
+    """Write a number with three significant digits, and at most one decimal of a large one."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 10 else f"{value:.1f}"

@@ -27,7 +27,7 @@ TRACE = "conversation_trace.jsonl"
 
 @functools.cache
 def conversation() -> list[Request]:
-    """Read the trace; an error names what is missing."""
+    """Read the trace; an error names the missing folder or file."""
     return read_trace(str(trace_file()))
 
 
@@ -36,7 +36,7 @@ def trace_file() -> Path:
 
 
 def missing_trace() -> str | None:
-    """Say what is missing, if anything is."""
+    """Return the missing folder or file, or ``None``."""
     if not os.environ.get("PYMLLM_TRACES"):
         return f"PYMLLM_TRACES does not name a folder with {TRACE}"
     return None if trace_file().is_file() else f"there is no {trace_file()}"

@@ -1,4 +1,4 @@
-"""vLLM's block pool and its chained block hashes, used as its prefix cache manager uses them for a request.
+"""vLLM's block pool and its chained block hashes, used like its prefix cache manager uses them.
 
 vLLM has no tree: a prompt is hashed block by block when its request is made, and each hash is looked up. Its
 blocks are handed out least recent first, so an allocation evicts.
@@ -18,7 +18,7 @@ from pymllm_peers.vllm.package import load_vllm
 
 
 def missing_vllm() -> str | None:
-    """Say why its block pool cannot be imported, if it cannot."""
+    """Return the reason why vLLM's block pool cannot be imported, or ``None``."""
     try:
         installed_version("vllm", "bench-peers")
         load_vllm("v1.core.block_pool")
@@ -69,7 +69,7 @@ class VllmBlocks(PrefixPeer):
         return Hit(len(blocks) * self.page_size, self.slots_of(blocks), (request, blocks))
 
     def slots_of(self, blocks: list[Any]) -> torch.Tensor:
-        """Write the table of a request, which has blocks where ours has slots."""
+        """Write the table of a request, of blocks in place of our slots."""
         return torch.from_numpy(np.fromiter((block.block_id for block in blocks), np.int64, len(blocks)))
 
     def hold(self, hit: Hit) -> Any:
@@ -87,7 +87,7 @@ class VllmBlocks(PrefixPeer):
         self.pool.cache_full_blocks(request, blocks, there, full, self.page_size, 0)
 
     def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
-        """Do all of a request's life at once; blocks are the pool's to choose, so slots mean nothing."""
+        """Play a request's whole life at once; the pool chooses the blocks, so slots mean nothing."""
         hit = self.match(key)
         self.hold(hit)
         self.extend(hit)
@@ -98,7 +98,7 @@ class VllmBlocks(PrefixPeer):
         return torch.zeros(tokens, dtype=torch.int64)
 
     def free(self, slots: torch.Tensor) -> None:
-        """Nothing was taken."""
+        """Do nothing, since no slot was taken."""
 
     def available(self) -> int:
         return int(self.pool.get_num_free_blocks()) * self.page_size
@@ -107,7 +107,7 @@ class VllmBlocks(PrefixPeer):
         return len(self.pool.cached_block_hash_to_block) * self.page_size
 
     def nothing_is_lost(self) -> bool:
-        """Return whether no block is referenced, since cached blocks are free blocks with contents."""
+        """Tell whether no block is referenced, since cached blocks are free blocks with contents."""
         return self.available() == self.capacity // self.page_size * self.page_size
 
 

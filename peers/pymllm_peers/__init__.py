@@ -1,4 +1,4 @@
-"""Adapters of other people's caches: sglang, vLLM, LMCache, dynamo, and checkouts of eight more projects.
+"""Adapters of other projects' caches: sglang, vLLM, LMCache, dynamo, and checkouts of eight more projects.
 
 `ADAPTERS` is what the entry point of this distribution names, so that ``pymllm adapters`` lists them. A
 project is imported when an adapter of it is used, and an adapter refuses a version that it was not tried

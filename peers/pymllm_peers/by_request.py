@@ -12,7 +12,7 @@ from pymllm.history import outcomes as out
 
 
 class ByRequest(BaseAdapter):
-    """Nodes are keys of whole pages; of the root nothing is held."""
+    """The base of prefix caches without locks; nodes are keys of whole pages, and the root holds nothing."""
 
     KIND: ClassVar[str] = "prefix"
     LIMITS: ClassVar[Mapping[str, str]] = {"unlock": "a hold is released as it was taken"}
@@ -24,25 +24,25 @@ class ByRequest(BaseAdapter):
         self._holds: dict[int, Any] = {}
 
     def stay(self, step: int, key: ops.Key) -> Any:
-        """Let a request come for a key that is cached as a whole, and return it; it stays."""
+        """Let a request arrive for a fully cached key, and return it; the request stays."""
         raise UnsupportedError("lock")
 
     def leave(self, request: Any) -> None:
-        """Let a request go that has stayed."""
+        """End a request that has stayed."""
         raise UnsupportedError("unlock")
 
     def whole(self, key: ops.Key, end: int | None = None) -> ops.Key:
-        """Return a key, or so many tokens of it, as far as pages are whole."""
+        """Return a key, or its first tokens, cut to whole pages."""
         length = len(key.tokens) if end is None else end
         return ops.Key(key.tokens[: length // self.page_size * self.page_size], key.extra_key)
 
     def refuse_partial(self, length: int, key: ops.Key) -> None:
-        """Raise where less than the whole key is there for a request that is to stay."""
+        """Raise an error where a staying request would find less than its whole key."""
         if length != len(key.tokens):
             raise RuntimeError(f"{length} of {len(key.tokens)} tokens are there")
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Let a request come that stays; for the root none comes."""
+        """Let a request arrive that stays; the root needs none."""
         if operation.of not in self._nodes:
             raise ProgramError(f"step {operation.of} gave no node")
         key = self._nodes[step] = self._nodes[operation.of]
@@ -50,7 +50,7 @@ class ByRequest(BaseAdapter):
         return out.Locked()
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Let a request go; one of before a reset is gone."""
+        """End a request; requests from before a reset have ended."""
         if operation.at is not None or operation.token is not None:
             raise UnsupportedError("a hold is released as it was taken")
         if operation.lock not in self._holds:
@@ -61,7 +61,7 @@ class ByRequest(BaseAdapter):
         return out.Done()
 
     def forget_requests(self, *, leave: bool = True) -> None:
-        """Let every request go, or, where their cache is gone, only forget them; their holds stay known."""
+        """End every request, or only forget them where their cache is gone; their holds stay known."""
         for request in self._holds.values() if leave else ():
             if request is not None:
                 self.leave(request)

@@ -1,4 +1,4 @@
-"""Modules of a checkout that an environment variable names, under a name that no other package has.
+"""Modules of a checkout, found by an environment variable, under a name that no other package has.
 
 A checkout's package may be called like one that is installed, mllm's even like ours. So its modules are
 imported below a package of their own, `Checkout.alias`, and where their code says ``import pymllm`` they get
@@ -30,7 +30,7 @@ from pymllm_peers.stand_ins import standing_in
 
 @dataclass(frozen=True)
 class Checkout:
-    """A project whose sources are read from the folder that a variable names.
+    """A project whose sources are read from a folder, named by an environment variable.
 
     `digests` has the SHA-256 of each file that the adapters load, by its path below that folder, as of
     `commit`: so a clone, an archive and a copy are all known by what is in them. `stand_ins` names what is
@@ -51,11 +51,11 @@ class Checkout:
 
     @property
     def alias(self) -> str:
-        """The name of the package that its modules are imported below, in place of its own."""
+        """The name of the package below which the checkout's modules are imported."""
         return f"checkout_of_{self.project.lower().replace('-', '_')}"
 
     def folder(self) -> Path:
-        """Return the checkout's root; `ImportError` where none is named, or it is not this project's."""
+        """Return the checkout's root; `ImportError` where it is not set, or not this project's."""
         named = os.environ.get(self.variable)
         if not named:
             raise ImportError(self.how_to_get())
@@ -66,20 +66,20 @@ class Checkout:
         return folder
 
     def how_to_get(self) -> str:
-        """Say what is to be done where there is no checkout."""
+        """Describe how to get a checkout."""
         return (
             f"{self.project} is read from a checkout; clone it, check {self.commit} out and set "
             f"{self.variable} to its folder"
         )
 
     def read(self) -> dict[str, bytes]:
-        """Return the files of `digests` by their paths, for compilers, as of `require_version`."""
+        """Return the files of `digests` by their paths, for compilers; errors as of `require_version`."""
         self.require_version()
         folder = self.folder()
         return {path: (folder / path).read_bytes() for path in self.digests}
 
     def require_version(self) -> None:
-        """Refuse another version than the adapters were tried with, by `ImportError`.
+        """Refuse a version that the adapters were not tried with, by `ImportError`.
 
         A call that another version does not have, or that means something else there, would be taken for an
         error of its cache. Who wants to know all the same sets `ANY_VERSION`.
@@ -92,7 +92,7 @@ class Checkout:
             )
 
     def is_of(self, commit: str) -> bool:
-        """Tell whether the files of a commit are checked out, which is only known of the commit `commit`."""
+        """Tell whether the files of a commit are checked out; only the commit `commit` can be recognised."""
         is_known = commit.startswith(self.commit) or self.commit.startswith(commit)
         try:
             return is_known and not self._find_others()
@@ -100,12 +100,12 @@ class Checkout:
             return False
 
     def _find_others(self) -> list[str]:
-        """Return the files that are not those of the commit."""
+        """Return the files that differ from those of the commit."""
         folder = self.folder()
         return [path for path, digest in self.digests.items() if _digest(folder / path) != digest]
 
     def load(self, module: str) -> Any:
-        """Import a module of the project, by the name that it has there, such as ``"pymllm.mem_cache.x"``."""
+        """Import a module of the project by its own name, such as ``"pymllm.mem_cache.x"``."""
         name = self.alias + module.removeprefix(self.package)
         if name in sys.modules:
             return sys.modules[name]
@@ -121,7 +121,7 @@ class Checkout:
             sys.meta_path.remove(finder)
 
     def _standing_in(self) -> list[str]:
-        """Return the names that stand in; those of the project's own modules are below its alias."""
+        """Return the stand-in names; those of the project's own modules are below its alias."""
         own = f"{self.package}."
         return [self.alias + name.removeprefix(self.package) if name.startswith(own) else name
                 for name in self.stand_ins]  # fmt: skip
@@ -132,7 +132,7 @@ def _digest(file: Path) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what is below an alias in a checkout's package."""
+    """An importer of the modules below an alias from a checkout's package."""
 
     def __init__(self, package: str, alias: str, folder: Path, entered: frozenset[str]) -> None:
         self._package, self._alias, self._folder, self._entered = package, alias, folder, entered
@@ -156,7 +156,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a module of a checkout whose imports of its own package lead to the alias."""
+    """A loader of a checkout's module whose imports of its own package lead to the alias."""
 
     def __init__(self, fullname: str, path: str, package: str, alias: str) -> None:
         super().__init__(fullname, path)

@@ -1,4 +1,4 @@
-"""Programs and libraries that are compiled of sources in memory, once for each version.
+"""Programs and libraries compiled from sources in memory, once for each version.
 
 What was compiled is kept in the user's cache folder (``XDG_CACHE_HOME``, or ``~/.cache``), below ``pymllm``,
 under a digest of the sources, the command and the compiler. So another version of any of them is compiled
@@ -32,7 +32,7 @@ _SAID = 300
 
 
 def missing_tool(tool: str) -> str | None:
-    """Say that a compiler is missing and how to install it; return ``None`` if it is on the PATH."""
+    """Name a missing compiler and how to install it; ``None`` if it is on the PATH."""
     if shutil.which(tool) is not None:
         return None
     return f"{tool}, which is not on the PATH; {TOOLS[tool]}"
@@ -44,7 +44,7 @@ def compile_files(
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
 ) -> Path:
-    """Return what a command makes of files, compiled before or now.
+    """Return a command's product from files, compiled before or now.
 
     Two who ask at the same time wait for one compiler.
 
@@ -117,7 +117,7 @@ def _cache_folder() -> Path:
 
 
 def _digest(files: Mapping[str, bytes], command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return a digest of all that a product is made of; a compiler is known by its file."""
+    """Return a digest of all inputs of a product; a compiler is identified by its file."""
     tool = Path(shutil.which(command[0]) or command[0]).resolve()
     about = tool.stat()
     plain = [str(tool), about.st_size, about.st_mtime_ns, *command, sorted(environment.items())]

@@ -1,4 +1,4 @@
-"""Packages of other projects that are installed, and whether an adapter knows the version that is there."""
+"""Installed packages of other projects, and their versions known to adapters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pymllm.adapters.entry import ANY_VERSION
 
 
 def installed_version(package: str, environment: str) -> str:
-    """Return the version of a package; `ImportError` names the environment of tox.ini that installs one."""
+    """Return the version of a package; `ImportError` names the environment of tox.ini that installs it."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -18,7 +18,7 @@ def installed_version(package: str, environment: str) -> str:
 
 
 def require_known(package: str, known: Sequence[str], environment: str) -> None:
-    """Refuse a version of a package that an adapter does not know, by `ImportError`.
+    """Refuse a version of a package unknown to an adapter, by `ImportError`.
 
     A call that another version does not have, or that means something else there, would be taken for an error
     of its cache. Who wants to know all the same sets `pymllm.adapters.entry.ANY_VERSION`. The first of

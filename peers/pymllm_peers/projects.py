@@ -1,4 +1,4 @@
-"""The checkouts that adapters read, and the versions that they were tried with."""
+"""The checkouts that adapters read, and the versions with which they were tried."""
 
 from __future__ import annotations
 

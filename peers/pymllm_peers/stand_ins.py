@@ -1,4 +1,4 @@
-"""Names that stand in for modules which only a server with a GPU has, while other modules are imported.
+"""Stand-ins for modules that only a server with a GPU has, while other modules are imported.
 
 A stand-in can be imported, inherited from and used as a decorator; whatever would compute with one raises,
 so that no result is ever made up.
@@ -19,7 +19,7 @@ from typing import Any
 
 @contextmanager
 def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep: str) -> Iterator[None]:
-    """Let names stand in for modules, each with all below it, while others are imported.
+    """Replace modules, and all below them, by stand-ins while others are imported.
 
     ``bare_packages`` are entered without their ``__init__``, which would import the rest; `ImportError` where
     one is not installed. The stand-ins of the package ``keep`` stay in ``sys.modules``; those for others are
@@ -51,7 +51,7 @@ def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep
 
 
 class _StandIn(type):
-    """A name that a module imports and no code uses here."""
+    """A name that a module imports and no code here uses."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -84,7 +84,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._names = names
 
     def stands_for(self, module: str) -> bool:
-        """Say whether a module is one of the names, or below one."""
+        """Tell whether a module is one of some names, or below one."""
         return any(module == name or module.startswith(f"{name}.") for name in self._names)
 
     def find_spec(

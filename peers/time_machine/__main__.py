@@ -1,4 +1,4 @@
-"""Play the table of real bugs, and write its page: ``python -m peers.time_machine run``, and ``page``.
+"""The command for the table of real bugs and its page: ``python -m peers.time_machine run``, and ``page``.
 
 ``run`` installs, for each row that can be reached, the last release that had the bug and the first that had
 not, both without their dependencies, and searches the old one: `pymllm verify` as it is, from a few seeds
@@ -28,7 +28,7 @@ from pymllm.text_file import write_text_file
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked for; return the exit status: 1 if a row could not be played."""
+    """Play rows or write the page, as asked; return the exit status: 1 if a row could not be played."""
     parser = argparse.ArgumentParser(
         prog="python -m peers.time_machine",
         description=__doc__,
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     bugs: Sequence[Bug], chosen: Sequence[Bug], packages: Path, jobs: int, store: Path | None, again: bool
 ) -> int:
-    """Play the chosen rows, and keep the results of the others as far as they are of the table."""
+    """Play the chosen rows, and keep the results of other rows that are still in the table."""
     by_id = {bug.id: bug for bug in bugs}
     known = {id: it for id, it in read_results().items() if id in by_id and it.is_of(by_id[id])}
     left = [bug for bug in chosen if again or bug.id not in known]

@@ -39,5 +39,5 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_bugs(path: Path = TABLE) -> tuple[Bug, ...]:
-    """Read a table; `msgspec.ValidationError` names what is wrong with it, and where."""
+    """Read a table; `msgspec.ValidationError` names the error and its place."""
     return msgspec.toml.decode(path.read_bytes(), type=_Table).bug

@@ -1,4 +1,4 @@
-"""Adapters of sglang's caches as releases before 0.5.22 have them: one contract, four ways to call it.
+"""Adapters of sglang's caches in releases before 0.5.22: one contract, four ways to call it.
 
 Use one as ``--adapter peers.time_machine.earlier:EarlierRadix`` from the repository's root, with
 ``PYMLLM_ANY_VERSION=1``. What a release lacks is told by what is there, not by its number: records of
@@ -50,7 +50,7 @@ def _parameters_of(name: str) -> Any:
 
 
 def _named(call: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that a call has a name for."""
+    """Return the values for which a call has a parameter."""
     known = inspect.signature(call).parameters
     return {name: value for name, value in values.items() if name in known}
 
@@ -98,7 +98,7 @@ def _kv_of_halves() -> Any:
 
 
 class _States(pools.SglangStates):
-    """Slots of states in the ``MambaPool`` that had them before there was an allocator of their own."""
+    """The slots of states in ``MambaPool``, before there was an allocator for them."""
 
     def __init__(self, slots: int, record: Callable[[out.Effect], None]) -> None:
         pools.CallRecorder.__init__(self, record)
@@ -118,7 +118,7 @@ class _States(pools.SglangStates):
 
 
 def make_states(slots: int, record: Callable[[out.Effect], None]) -> pools.SglangStates:
-    """Build what hands out states in this release."""
+    """Build the allocator of states of this release."""
     try:
         load_sglang("mem_cache.allocator.mamba")
     except ImportError:
@@ -136,7 +136,7 @@ mamba.SglangStates = make_states  # type: ignore[attr-defined]
 
 
 class EarlierTree(SglangTree):
-    """How a cache of an earlier release is called, in place of how `SglangTree` calls one."""
+    """The calls of a cache of an earlier release, in place of those of `SglangTree`."""
 
     MODULE: ClassVar[str]
     NAME: ClassVar[str]
@@ -154,16 +154,16 @@ class EarlierTree(SglangTree):
         return made(params(**_named(params, values)), **rest)
 
     def more_parameters(self, page_size: int) -> dict[str, Any]:
-        """Return what only this cache is built from."""
+        """Return the parameters of this cache alone."""
         return {}
 
     @property
     def has_namespaces(self) -> bool:
-        """Whether keys have one."""
+        """Whether keys have namespaces in this release."""
         return hasattr(load_sglang("mem_cache.radix_cache"), "RadixKey")
 
     def claim(self) -> frozenset[str]:
-        """Claim no namespaces before there were any."""
+        """Claim namespaces only where the release has them."""
         return super().claim() - (set() if self.has_namespaces else {"extra_key"})
 
     def key_of(self, key: ops.Key) -> Any:
@@ -177,7 +177,7 @@ class EarlierTree(SglangTree):
         return made
 
     def call_match(self, key: Any) -> Any:
-        """Look a key up, whose answer was a pair before 0.4.8."""
+        """Match a key, which was answered by a pair before 0.4.8."""
         params = _parameters_of("MatchPrefixParams")
         found = self.cache.match_prefix(key if params is None else params(key=key))
         if hasattr(found, "device_indices"):
@@ -190,13 +190,13 @@ class EarlierTree(SglangTree):
         return self.matched(operation, node, result)
 
     def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
-        """Tell what a match found."""
+        """Make the result of a match."""
         slots = tuple(result.device_indices.tolist())
         dtype = str(result.device_indices.dtype).removeprefix("torch.")
         return out.Matched(slots, len(slots), self.node_length(node, operation.key), dtype)
 
     def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, and find the node."""
+        """Call the cache's insert, and find the node."""
         value = value[: self.whole(len(value))].clone()  # callers made a copy of whole pages
         params, more = _parameters_of("InsertParams"), self.more_of_insert(operation)
         if params is None:
@@ -209,7 +209,7 @@ class EarlierTree(SglangTree):
         return types.SimpleNamespace(prefix_len=prefix, mamba_exist=exists, last_device_node=node)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Evict; before evictions told anything, what went back to the pools is counted."""
+        """Evict; before evictions returned counts, count the slots that went back to the pools."""
         if _parameters_of("EvictParams") is not None:
             return super().do_evict(step, operation)
         self.cache.evict(max(0, operation.tokens))
@@ -229,7 +229,7 @@ class EarlierTree(SglangTree):
             self.cache.dec_lock_ref(node)
 
     def shown_token(self, token: Any) -> int | str | None:
-        """Show none: the edges of windows are numbered for all caches of a process together."""
+        """Return no token: all caches of a process number the edges of windows together."""
         return None
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
@@ -266,7 +266,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
-        """Claim hashes, where events tell some; nodes are shown without them."""
+        """Claim hashes, where events contain them; nodes are shown without hashes."""
         claimed = super().claim()
         return (claimed - {"inspect"}) | {"hashes"} if "events" in self.config else claimed
 
@@ -274,7 +274,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
         return {"eviction_policy": self.policy, "enable_kv_cache_events": "events" in self.config}
 
     def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, and note the hashes of the new blocks, which were stored last."""
+        """Call the cache's insert, and note the hashes of the new blocks, which were stored last."""
         result = super().insert_and_look(operation, key, value)
         size, tokens = self.page_size, operation.key.tokens
         ends = range(result.prefix_len + size, self.whole(len(tokens)) + 1, size)
@@ -285,7 +285,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
         return result
 
     def do_hash(self, step: int, operation: ops.Hash) -> out.Result:
-        """Tell the hashes that events had for the pages of a path."""
+        """Return the hashes that events had for the pages of a path."""
         if "events" not in self.config:
             raise UnsupportedError("no events are sent")
         node = self.node_of(operation.of)  # none in a tree that was reset, which left the root alone
@@ -305,7 +305,7 @@ class EarlierRadix(EarlierTree, SglangRadix):
 
 
 class FirstRadix(EarlierRadix):
-    """The same with pages of one token, as before 0.4.8 others are allocated by a kernel."""
+    """``RadixCache`` with pages of one token, as before 0.4.8 a kernel allocates larger ones."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         config for config in EarlierRadix.CONFIGURATIONS if config["page_size"] == 1
@@ -313,7 +313,7 @@ class FirstRadix(EarlierRadix):
 
 
 class _OneRow:
-    """The row of the only request, in a table that has nothing else."""
+    """The row of the only request, in a table without others."""
 
     def __init__(self, slots: torch.Tensor) -> None:
         self.req_to_token = slots.to(torch.int32)[None].clone()
@@ -327,32 +327,32 @@ class _OneRow:
 
 
 class _WholeRequest(types.SimpleNamespace):
-    """The attributes that caches ask of a request, which later releases keep in an object of its own."""
+    """The attributes that caches read from a request, which later releases keep in a separate object."""
 
     req_pool_idx, priority, cache_salt = 0, 0, None
     swa_prefix_lock_released = False
 
     @property
     def kv(self) -> _WholeRequest:
-        """Itself."""
+        """The request itself."""
         return self
 
     @property
     def origin_input_ids(self) -> Any:
-        """All of its tokens are of its prompt."""
+        """All tokens of the request, since all are of its prompt."""
         return self.fill_ids
 
     @property
     def output_ids(self) -> Any:
-        """None is an answer."""
+        """No tokens, since the request has no output."""
         return self.fill_ids[:0]
 
     def get_fill_ids(self) -> Any:
-        """Return its tokens."""
+        """Return the tokens of the request."""
         return self.fill_ids
 
     def pop_committed_kv_cache(self) -> int:
-        """Return how many of them have KV."""
+        """Return the number of tokens that have KV."""
         return len(self.fill_ids)
 
 
@@ -391,24 +391,24 @@ class EarlierSWA(EarlierTree, SglangSWA):
         return not (hasattr(cache, "_maybe_split_leaf_for_swa_lock") or self.is_followed)
 
     def claim(self) -> frozenset[str]:
-        """Claim nodes, where they are as they were inserted."""
+        """Claim nodes, if they stay as they were inserted."""
         return super().claim() | ({"inspect"} if self.shows_nodes else set())
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Insert, where no halves were given back before inserts knew of that."""
+        """Insert a key; refuse given-back halves where this release's insert takes no such argument."""
         call = _parameters_of("InsertParams") or self.cache.insert
         if operation.swa_evicted_seqlen and "swa_evicted_seqlen" not in inspect.signature(call).parameters:
             raise UnsupportedError("halves are given back with their slots only, or by the cache")
         return super().do_insert(step, operation)
 
     def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, or have the cache make it for a request."""
+        """Call the cache's insert, or let the cache insert for a request."""
         if "handed_over" not in self.config or not self.whole(len(operation.key.tokens)):
             return super().call_insert(operation, key, value)
         return self.hand_over(operation, value[: self.whole(len(value))].clone())
 
     def hand_over(self, operation: ops.Insert, slots: torch.Tensor) -> Any:
-        """Let a request come with the hold of its match, and go again; return the answer of its insert."""
+        """Play a request that takes over its match's hold; return the answer of its insert."""
         known, gone, length = operation.prev_prefix_len, operation.swa_evicted_seqlen, len(slots)
         if gone > known and length - gone < self.window:
             raise UnsupportedError("a request keeps the halves of its window")
@@ -443,7 +443,7 @@ class EarlierSWA(EarlierTree, SglangSWA):
         return types.SimpleNamespace(prefix_len=getattr(told[0], "prefix_len", told[0]), mamba_exist=False)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Evict; before evictions told anything, slots and halves that went back are counted."""
+        """Evict; before evictions returned counts, count the slots and halves that went back."""
         if _parameters_of("EvictParams") is not None:
             return super().do_evict(step, operation)
         before = self.pool.table()
@@ -475,7 +475,7 @@ class EarlierMamba(EarlierTree, SglangMamba):
     MODULE, NAME = "mamba_radix_cache", "MambaRadixCache"
 
     def claim(self) -> frozenset[str]:
-        """Claim no branching before matches told of it."""
+        """Claim branching only where matches report it."""
         result = load_sglang("mem_cache.base_prefix_cache").MatchResult
         tells = "mamba_branching_seqlen" in inspect.signature(result).parameters
         return super().claim() - (set() if tells else {"branching"})
@@ -484,7 +484,7 @@ class EarlierMamba(EarlierTree, SglangMamba):
         return {"req_to_token_pool": self.states.request_pool, "enable_mamba_extra_buffer": page_size > 1}
 
     def make_cache(self, page_size: int) -> Any:
-        """Build a cache; a server would tell it the chunk of its kernels, by arguments that it has."""
+        """Build a cache; the chunk of kernels comes from arguments, as on a server."""
         module = load_sglang("mem_cache.mamba_radix_cache")
         told = types.SimpleNamespace(mamba_cache_chunk_size=page_size)
         for name in ("get_server_args", "get_global_server_args"):
@@ -495,20 +495,20 @@ class EarlierMamba(EarlierTree, SglangMamba):
         return super().make_cache(page_size)
 
     def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
-        """Tell what a match found, the state at its end included."""
+        """Make the result of a match, including the state at its end."""
         state = None if node.mamba_value is None else int(node.mamba_value[0])
         found = EarlierTree.matched(self, operation, node, result)
         branching = getattr(result, "mamba_branching_seqlen", None)
         return msgspec.structs.replace(found, state=state, branching=branching)
 
     def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call; a key without a page is none."""
+        """Call the cache's insert; a key without a page is not inserted."""
         if operation.state is None:
             raise UnsupportedError("a key without a page comes without a state")
         return super().call_insert(operation, key, value)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Evict KV, then the states that are missing, and count what went."""
+        """Evict KV, then the states still missing, and count both."""
         if _parameters_of("EvictParams") is not None:
             return SglangMamba.do_evict(self, step, operation)
         self.cache.evict(max(0, operation.tokens))
@@ -516,7 +516,7 @@ class EarlierMamba(EarlierTree, SglangMamba):
         return out.Evicted(self.gone("free"), 0, self.gone("free_state"))
 
     def reset(self) -> None:
-        """Empty the cache, and free the states that it held, as a server does."""
+        """Empty the cache, and free its states, as a server does."""
         if not hasattr(self.cache, "all_mamba_values_flatten"):
             self.cache.all_mamba_values_flatten = lambda: [
                 view.state for view in self.views() if view.state is not None
@@ -529,7 +529,7 @@ class EarlierMamba(EarlierTree, SglangMamba):
 
 
 class FirstMamba(EarlierMamba):
-    """The same with pages of one token, as there were from 0.5.4 to 0.5.6."""
+    """``MambaRadixCache`` with pages of one token, as in releases 0.5.4 to 0.5.6."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         config for config in EarlierMamba.CONFIGURATIONS if config["page_size"] == 1
@@ -537,7 +537,7 @@ class FirstMamba(EarlierMamba):
 
 
 class EarlierSWASlots(SglangSWASlots):
-    """``SWATokenToKVPoolAllocator`` without sorting, which came later, and pages, where they came."""
+    """``SWATokenToKVPoolAllocator`` without sorting, which came later, and with pages, where they exist."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         config
@@ -547,7 +547,7 @@ class EarlierSWASlots(SglangSWASlots):
 
 
 class EarlierRows(SglangRows):
-    """``ReqToTokenPool``, whose rows were taken and freed by other calls."""
+    """``ReqToTokenPool``, whose rows are taken and freed by other calls."""
 
     def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> out.Slots | out.NoRoom:
         if hasattr(self.pool, "alloc_rows"):
@@ -568,14 +568,14 @@ class EarlierRows(SglangRows):
 
 
 def _request(row: int | None) -> Any:
-    """Return what a pool of rows asks of a request: that it is new, and has this row."""
+    """Return the request that a pool of rows expects: that it is new, and has this row."""
     return types.SimpleNamespace(
         req_pool_idx=row, is_chunked=0, inflight_middle_chunks=0, kv_committed_len=0, kv=None
     )
 
 
 class EarlierStateSlots(SlotAdapter):
-    """Slots of states by themselves: the slot that padded rows write to is never handed out (A1)."""
+    """Slots of states without a cache: the slot that padded rows write to is never handed out (A1)."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 6}, {"page_size": 1, "pages": 2})
 

@@ -1,4 +1,4 @@
-"""Adapters of LMCache's memory on the host as releases from 0.3.1 to 0.4 have it, in one module.
+"""Adapters of LMCache's host memory in releases from 0.3.1 to 0.4, in one module.
 
 Use one as ``--adapter peers.time_machine.earlier_lmcache:EarlierChunks`` from the repository's root.
 
@@ -61,14 +61,14 @@ def _size_of(shapes: Iterable[Any], dtypes: Iterable[Any]) -> int:
 
 
 class _NoMetrics:
-    """Takes every number that a server would show."""
+    """A sink for every metric of a server."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *numbers: None
 
 
 def make_allocator(chunks: int) -> Any:
-    """Build an allocator of so many chunks of one size."""
+    """Build an allocator of a number of chunks of one size."""
     module = load()
     objects = module.TensorMemoryObj
     for name in ("monitor", "pin_monitor"):
@@ -91,7 +91,7 @@ def _free_chunks(allocator: Any) -> int:
 
 
 class EarlierChunks(LMCacheChunks):
-    """``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
+    """The adapter of ``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         return make_allocator(self.number("pages"))
@@ -104,7 +104,7 @@ class EarlierChunks(LMCacheChunks):
         return _free_chunks(self.allocator) if manager is None else int(manager.get_free_size()) // _BYTES
 
     def alloc(self, tokens: int) -> list[int] | None:
-        """Take a batch, or one by one what does not lie side by side."""
+        """Allocate a batch, or single chunks where the free ones are not adjacent."""
         if tokens > self._free():
             return None
         batch, one = self.allocator.batched_allocate, self.allocator.allocate
@@ -118,7 +118,7 @@ class EarlierChunks(LMCacheChunks):
 
 
 class Pins(BlockAdapter):
-    """``blocks`` objects of one reference and any number of pins."""
+    """Memory objects, ``blocks`` of them, with one reference and any number of pins each."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {"blocks": 4, "block_size": 1, "policy": "release", "caching": False},
@@ -133,7 +133,7 @@ class Pins(BlockAdapter):
         return frozenset({"pool", "callbacks", "inspect"})
 
     def reset(self) -> None:
-        """Begin with new memory."""
+        """Build new memory."""
         self.allocator = make_allocator(self.number("blocks"))
         self._objects: dict[int, Any] = {}
         self._order: dict[int, list[str]] = {}  # by block, who keeps it, first who goes first
@@ -142,7 +142,7 @@ class Pins(BlockAdapter):
         return {"pool_avail": _free_chunks(self.allocator), "evictable_blocks": 0}
 
     def alloc(self, count: int) -> list[int] | None:
-        """Take objects one by one, if there are as many."""
+        """Allocate objects one by one, if enough are free."""
         if count > _free_chunks(self.allocator):
             return None
         call = self.allocator.allocate
@@ -161,7 +161,7 @@ class Pins(BlockAdapter):
             order.insert(0 if order[0] == "reference" else len(order), "pin")
 
     def release(self, blocks: list[int]) -> None:
-        """Let go of objects, and tell which of them came free."""
+        """Unpin objects, and return those that became free."""
         before = {block for block in blocks if self._is_kept(block)}
         for block in blocks:
             kept = self._order[block].pop(0)
@@ -178,13 +178,13 @@ class Pins(BlockAdapter):
         """Do nothing: nothing here is evicted."""
 
     def set_clock(self, clock: int) -> None:
-        """Do nothing, as for stamps."""
+        """Do nothing, since nothing is evicted by age."""
 
     def register(self, blocks: list[int], hashes: list[int], parents: list[int]) -> None:
         """Do nothing: what an object holds is known to others."""
 
     def books(self) -> BlockBooks:
-        """Show the holds of each block: references, and pins as far as they are counted."""
+        """Return the holds of each block: references, and pins as far as they are counted."""
         count = self.number("blocks") + 1
         return BlockBooks(tuple(map(self._references, range(count))), (-1,) * count, (), ())
 
@@ -196,10 +196,10 @@ class Pins(BlockAdapter):
 
 
 class OnePin(Pins):
-    """``blocks`` objects of one pin and any number of references."""
+    """Memory objects, ``blocks`` of them, with one pin and any number of references each."""
 
     def retain(self, blocks: list[int]) -> None:
-        """Pin objects without a pin, and take references of the others."""
+        """Pin objects without a pin, and add a reference to the others."""
         for block in blocks:
             memory, order = self._objects[block], self._order[block]
             if "pin" in order:

@@ -1,4 +1,4 @@
-"""Adapter of vLLM's `KVCacheManager` as releases from 0.6.4 to 0.24 have it, over full attention.
+"""Adapter of vLLM's `KVCacheManager` in releases from 0.6.4 to 0.24, over full attention.
 
 Use it as ``--adapter peers.time_machine.earlier_vllm:EarlierFull`` from the repository's root, with
 ``PYMLLM_ANY_VERSION=1``. What `pymllm_peers.vllm.manager` says of requests holds here, too. What differs
@@ -66,7 +66,7 @@ def load(module: str) -> Any:
 
 
 class _Place(dict[str, int]):
-    """Where an image stands in a prompt, by key as before 0.8.3, and by attribute."""
+    """The place of an image in a prompt, by key as before 0.8.3, and by attribute."""
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -76,13 +76,13 @@ class _Place(dict[str, int]):
 
 
 def _named(call: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that a call has a name for."""
+    """Return the values for which a call has a parameter."""
     known = inspect.signature(call).parameters
     return {name: value for name, value in values.items() if name in known}
 
 
 class Request:
-    """The attributes that managers of all these releases ask of a request, and nothing that acts."""
+    """The attributes that managers of all these releases read from a request, without behaviour."""
 
     def __init__(self, name: str, tokens: Sequence[int]) -> None:
         self.request_id = name
@@ -103,11 +103,11 @@ class Request:
         self.cache_salt: str | None = None
 
     def set_kv_block_hashes(self, hashes: Iterable[Any]) -> None:
-        """Keep what a manager has computed."""
+        """Store the hashes that a manager has computed."""
         self.kv_block_hashes[:] = hashes
 
     def tell_apart(self, by: str, name: str, number: int) -> None:
-        """Let the prompt be another than one of the same tokens.
+        """Make the prompt differ from another with the same tokens.
 
         An image stands in place of its first token; of an adapter vLLM has a name and a number.
         """
@@ -123,7 +123,7 @@ class Request:
 
 
 def tells_apart() -> tuple[str, ...]:
-    """Return by what this release tells prompts of the same tokens apart."""
+    """Return the ways in which this release distinguishes prompts with the same tokens."""
     utils = load("v1.core.kv_cache_utils")
     if not hasattr(utils, "generate_block_hash_extra_keys"):
         return ()
@@ -133,7 +133,7 @@ def tells_apart() -> tuple[str, ...]:
 
 
 def make_cache(page_size: int, blocks: int, events: bool) -> Any:
-    """Build a manager, one block more where one is reserved, with ``events`` if the release has any."""
+    """Build a manager, with one block more where one is reserved, and ``events`` if the release has any."""
     manager = load("v1.core.kv_cache_manager").KVCacheManager
     # Blocks ahead of what a request has computed would evict more than it asks for.
     values = {"num_preallocate_tokens": 0, "max_model_len": 2**20, "enable_caching": True}
@@ -159,7 +159,7 @@ def make_cache(page_size: int, blocks: int, events: bool) -> Any:
 
 
 def make_hasher(page_size: int) -> Any:
-    """Return what hashes a request's blocks, or ``None`` where managers do so by themselves."""
+    """Return the function that hashes a request's blocks, or ``None`` where managers hash by themselves."""
     utils = load("v1.core.kv_cache_utils")
     if not hasattr(utils, "get_request_block_hasher"):
         return None
@@ -171,7 +171,7 @@ def make_hasher(page_size: int) -> Any:
 
 
 class _OwnBlocks:
-    """The blocks of a manager that has no pool, as a pool has them."""
+    """The blocks of a manager without a pool, with a pool's interface."""
 
     def __init__(self, cache: Any) -> None:
         self.cache, self.blocks = cache, cache.block_pool
@@ -203,7 +203,7 @@ def _configuration(page_size: int, pages: int, apart: str) -> Config:
 
 
 class EarlierFull(VllmFull):
-    """``KVCacheManager``; ``events`` says whether a router is to be sent some, from 0.9 on."""
+    """``KVCacheManager``; ``events`` says whether it sends events to a router, from 0.9 on."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _configuration(1, 6, "salt"),
@@ -233,13 +233,13 @@ class EarlierFull(VllmFull):
         self.null_block = getattr(pool, "null_block", None)
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; namespaces where there are such."""
+        """Claim the order of evictions, and namespaces where the release has them."""
         apart = {"extra_key"} if tells_apart() else set()
         return frozenset({"inspect", "lean_matches", "node_ids", "exact_policy", *apart})
 
     @property
     def _apart(self) -> str:
-        """By what prompts are told apart here."""
+        """The way in which prompts with the same tokens are distinguished here."""
         kinds = ("image", "adapter", "salt")
         wanted = kinds.index(str(self.config.get("apart", "salt")))
         return [by for by in kinds[: wanted + 1] if by in tells_apart()][-1]
@@ -251,7 +251,7 @@ class EarlierFull(VllmFull):
     # -- requests ------------------------------------------------------------------------------------------
 
     def _request(self, name: object, key: ops.Key) -> Request:
-        """Return a request for a key and one token more."""
+        """Return a request for a key and one more token."""
         request = Request(f"{name}", [*(token for token in key.tokens if isinstance(token, int)), _MORE])
         space = spell_namespace(key.extra_key)
         if space is not None:
@@ -277,7 +277,7 @@ class EarlierFull(VllmFull):
         return call(request, tokens, len(found) * self.page_size, blocks)
 
     def _take(self, request: Request, found: list[Any]) -> None:
-        """Let a request have what it has found, as a hit does."""
+        """Give a request its found blocks, as a hit does."""
         one = getattr(self.cache, "single_type_manager", None)
         several = getattr(self.cache, "coordinator", None)
         if several is not None and not hasattr(several, "save_new_computed_blocks"):
@@ -297,11 +297,11 @@ class EarlierFull(VllmFull):
         self.blocks.touch((blocks,) if by_group else blocks)
 
     def _free_blocks(self) -> list[Any]:
-        """Return the free blocks, in the order in which they go."""
+        """Return the free blocks, in the order in which they will be taken."""
         return list(self.blocks.free_block_queue.get_all_free_blocks())
 
     def leave(self, request: Request) -> None:
-        """Let a request go, and what was kept for it."""
+        """End a request, and free the blocks kept for it."""
         self.cache.free(request)
         self._forget(request)
 
@@ -316,7 +316,7 @@ class EarlierFull(VllmFull):
         return list(table)
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Look a prompt up; what is found is read where it was written."""
+        """Match a prompt; the content of found blocks is read where it was written."""
         request = self._request(step, operation.key)
         found = self._find(request)
         self._forget(request)
@@ -326,7 +326,7 @@ class EarlierFull(VllmFull):
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let a request come, be computed and go; one of no whole page never comes."""
+        """Play a request from its arrival to its end; a key without a whole page makes none."""
         key = self._nodes[step] = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         length = len(key.tokens)
@@ -350,7 +350,7 @@ class EarlierFull(VllmFull):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let a request come and go that takes all blank blocks and some more, and computes nothing.
+        """Play a request that takes all blank blocks and some more, and computes nothing.
 
         These come to stand first: who comes next is to take them before what is cached.
         """
@@ -364,7 +364,7 @@ class EarlierFull(VllmFull):
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
     def stay(self, step: int, key: ops.Key) -> Any:
-        """Let a request come that stays."""
+        """Let a request arrive that stays."""
         request = self._request(step, key)
         found = self._find(request)
         self.refuse_partial(len(found) * self.page_size, key)
@@ -372,7 +372,7 @@ class EarlierFull(VllmFull):
         return request
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Let every request go, and forget everything; before 0.7 that takes a new server."""
+        """End every request, and forget all blocks; before 0.7 that takes a new server."""
         self.forget_requests()
         if not hasattr(self.cache, "reset_prefix_cache"):
             self._start()
@@ -389,7 +389,7 @@ class EarlierFull(VllmFull):
 
 
 class Tails(EarlierFull):
-    """The same, where each insert has the block of the token behind its key, too, which is never full.
+    """``KVCacheManager`` with inserts one token longer than their key, whose last block is never full.
 
     There is one block more than the capacity. Pages have two tokens or more: of one, that token would be a
     page of its own.

@@ -1,4 +1,4 @@
-"""Adapter of the allocators that released versions of Megatron-core have: a stack of chunks, later of blocks.
+"""Adapter of the allocators in released versions of Megatron-core: a stack of chunks, later of blocks.
 
 Their memory is on the GPU that is current, here on the CPU; nothing else of Megatron-core is imported.
 """

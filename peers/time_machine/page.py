@@ -1,4 +1,4 @@
-"""The page of the time machine, docs/time-machine.md, as the table and its results have it."""
+"""The page of the time machine, docs/time-machine.md, made from the table and its results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ searches in all their processes, which other work on the machine does not change
 
 
 def render(bugs: Sequence[Bug], results: Mapping[str, Result], programs: Path = PROGRAMS) -> str:
-    """Return the page; rows that can be reached and have no result stand under *not played yet*."""
+    """Return the page; reachable rows without a result stand under *not played yet*."""
     reachable = [bug for bug in bugs if bug.reachable]
     played = [(bug, results[bug.id]) for bug in reachable if bug.id in results]
     found = [(bug, it) for bug, it in played if it.found is not None]
@@ -157,7 +157,7 @@ def _found_table(found: Iterable[tuple[Bug, Result]]) -> Iterator[str]:
 
 
 def _in_fixed(it: Result) -> str:
-    """Say what the fixed release does."""
+    """Describe the behaviour of the fixed release."""
     assert it.found is not None
     law = it.found.law
     told = "silent" if it.is_silent else f"the program is silent; others break {law}, by another bug"
@@ -181,7 +181,7 @@ def _plain_table(bugs: Iterable[Bug]) -> Iterator[str]:
 
 
 def _program(bug: Bug, it: Result, programs: Path) -> Iterator[str]:
-    """Show a program, and what it breaks."""
+    """Write a program, and the law that it breaks."""
     assert it.found is not None
     history = load_history(program_of(bug.id, programs))
     law, config = it.found.law, history.header.config

@@ -1,4 +1,4 @@
-"""Playing one row of the table: two releases, the same searches of both, and what tells them apart."""
+"""One row of the table played: two releases, the same searches of both, and what tells them apart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An installed release, the adapter that knows it, and the number of processes to search with.
+    """An installed release, the adapter that knows it, and the number of processes for searches.
 
     `store` is where verifications are kept for `pymllm report`, or `None`.
     """
@@ -59,7 +59,7 @@ class Release:
     store: Path | None = None
 
     def ask(self, command: str, *words: str) -> dict[str, Any]:
-        """Give a command of pymllm this release, in a process of its own; return its document."""
+        """Run a pymllm command on this release, in its own process; return its document."""
         parts = [self.folder, ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
             [sys.executable, "-m", "pymllm", command, *words, "--adapter", self.adapter, "--json"],
@@ -74,7 +74,7 @@ class Release:
         return document
 
     def verify(self, seed: int, output: Path) -> tuple[dict[str, Any], list[Program], list[str]]:
-        """Search in the default profile; return the document, the programs, and what stopped it."""
+        """Search in the default profile; return the document, the programs, and the reason for a stop."""
         words = ("--seed", str(seed), "--jobs", str(self.jobs), "--output", str(output))
         kept = () if self.store is None else ("--store", str(self.store))
         document = self.ask("verify", *words, "--release", f"{self.package}=={self.version}", *kept)
@@ -89,7 +89,7 @@ class Release:
     def soak(
         self, seed: int, seconds: float, output: Path
     ) -> tuple[dict[str, Any], list[Program], list[str]]:
-        """Search for so long; return the same."""
+        """Soak for some seconds; return the same as `verify`."""
         words = ("--seed", str(seed), "--jobs", str(self.jobs), "--output", str(output))
         document = self.ask("soak", *words, "--minutes", f"{seconds / 60:.3f}")
         failures = [it for adapter in document["adapters"] for it in adapter["failures"]]
@@ -106,7 +106,7 @@ class Release:
 
 @dataclass(slots=True)
 class Play:
-    """One row at play: the searches that were made, and the programs that they found."""
+    """One row in progress: the searches made, and the programs that they found."""
 
     bug: Bug
     old: Release
@@ -117,7 +117,7 @@ class Play:
     versions: dict[str, str] = field(default_factory=dict)
 
     def search(self) -> tuple[Seen, Path] | None:
-        """Search the old release until the bug is found; what was searched for is known only afterwards."""
+        """Search the old release until the bug is found."""
         for command, seed in ORDER:
             search, programs = self._make(self.old, command, seed)
             self.searches.append(search)
@@ -128,7 +128,7 @@ class Play:
         return None
 
     def search_again(self) -> tuple[Search, ...]:
-        """Make the same searches of the fixed release."""
+        """Repeat the same searches on the fixed release."""
         return tuple(self._make(self.fixed, done.command, done.seed)[0] for done in self.searches)
 
     def _make(self, release: Release, command: str, seed: int) -> tuple[Search, list[Program]]:
@@ -145,7 +145,7 @@ class Play:
         return Search(command, seed, seconds, cpu_seconds, laws, why), programs
 
     def _shorten(self, seen: Seen, file: Path) -> tuple[Seen, Path]:
-        """Go on making the program small by which the bug was found, where the search had no time to."""
+        """Shrink further the program that found the bug, where the search had no time to."""
         if seen.smallest:
             return seen, file
         short = file.with_suffix(".short.jsonl")
@@ -166,7 +166,7 @@ class Play:
 
 
 def _used() -> float:
-    """Return the processor time of every command until now."""
+    """Return the processor time of all commands so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

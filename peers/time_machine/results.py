@@ -1,4 +1,4 @@
-"""The results of playing the table, `results.json`, as records; the programs lie beside it in `programs`."""
+"""The results of playing the table, `results.json`, as records; the programs lie in `programs` beside it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Search(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A program that the search of the old release found, and its results in reruns on both releases.
+    """A program found in the old release, with its results in reruns on both releases.
 
     ``old`` and ``fixed`` are the laws that it breaks there, or `None`; ``fixed_ends`` says why it could not
     go on in the fixed release, where it could not.
@@ -46,12 +46,12 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     @property
     def tells_apart(self) -> bool:
-        """Whether the old release breaks the law by this program, and the fixed one does not."""
+        """Whether the program breaks the law on the old release, but not on the fixed one."""
         return self.old == self.law != self.fixed
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a bug: the searches of both releases, and the programs that tell these apart.
+    """The result for a bug: the searches of both releases, and the programs that tell these apart.
 
     ``found`` is the program by which the bug was found, of a law that the table names; ``besides`` are
     others. ``seconds`` are of the searches of the old release until then.
@@ -72,12 +72,12 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, str]
 
     def is_of(self, bug: Bug) -> bool:
-        """Whether this is about the row as the table has it now."""
+        """Whether this is the result of the row as the table has it now."""
         return all(getattr(self, name) == getattr(bug, name) for name in _SAME)
 
     @property
     def stage(self) -> str:
-        """Which command found it, or searched last."""
+        """The command that found the bug, or searched last."""
         return self.old[-1].command
 
     @property
@@ -90,7 +90,7 @@ _SAME = ("id", "adapter", "last_with", "first_without")
 
 
 def read_results(path: Path = RESULTS) -> dict[str, Result]:
-    """Read the known results, by the bug's id; return none if the file is missing."""
+    """Read the known results, by the bug's id; none if the file is missing."""
     if not path.exists():
         return {}
     return {row.id: row for row in msgspec.json.decode(path.read_bytes(), type=tuple[Result, ...])}
@@ -103,5 +103,5 @@ def write_results(results: Iterable[Result], path: Path = RESULTS) -> None:
 
 
 def program_of(id: str, folder: Path = PROGRAMS) -> Path:
-    """Return the place of the program by which a bug was found."""
+    """Return the path of the program that found a bug."""
     return folder / f"{id}.jsonl"

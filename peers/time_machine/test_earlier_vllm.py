@@ -193,7 +193,7 @@ class GroupManager(Manager):
 
 
 class RecentManager(GroupManager):
-    """The same as from 0.23 on, where a pool takes blocks of any group, and a hit is one call."""
+    """A manager as from 0.23 on, where a pool takes blocks of any group, and a hit is one call."""
 
     def __init__(self, kv_cache_config: Any, max_model_len: int) -> None:
         super().__init__(kv_cache_config, max_model_len)
@@ -216,7 +216,7 @@ class BlankLast(RecentManager):
 
 
 def images_only(request: Any) -> Any:
-    """Stand for what tells prompts apart as before 0.7.3."""
+    """Stand in for the code that distinguishes prompts as before 0.7.3."""
     return request.mm_hashes
 
 
@@ -245,7 +245,7 @@ class KVCacheConfig(SimpleNamespace):
 
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the adapter find a manager of ours, with what its time told prompts apart by."""
+    """Let the adapter find a manager of ours, which distinguishes prompts as in its time."""
 
     def install(manager: type[Manager], apart: Any) -> None:
         found = {

@@ -37,7 +37,7 @@ _MORE = 3
 
 
 class Request:
-    """A group of one sequence, as a block manager asks for it."""
+    """A group of one sequence, with the interface that a block manager needs."""
 
     def __init__(self, number: int, tokens: Sequence[int], adapter: int = 0) -> None:
         self.request_id, self.seq_id, self.lora_int_id = f"{number}", number, adapter
@@ -45,23 +45,23 @@ class Request:
         self.tokens = [*tokens]
 
     def get_seqs(self, status: object = None) -> list[Request]:
-        """Return the request's own sequences, for every status."""
+        """Return the request itself, its only sequence, for every status."""
         return [self]
 
     def is_encoder_decoder(self) -> bool:
-        """Say that there is no second prompt."""
+        """Return false: there is no second prompt."""
         return False
 
     def is_prefill(self) -> bool:
-        """Say that its prompt is being computed."""
+        """Return true: the prompt is being computed."""
         return True
 
     def get_token_ids(self) -> list[int]:
-        """Return its prompt."""
+        """Return the prompt."""
         return self.tokens
 
     def extra_hash(self) -> int | None:
-        """Return what is hashed with its tokens, from 0.6.5 on."""
+        """Return the hash of the adapter, hashed with the tokens from 0.6.5 on."""
         return hash((0, self.lora_int_id)) if self.lora_int_id else None
 
 
@@ -83,7 +83,7 @@ def _configuration(page_size: int, pages: int) -> Config:
 
 
 class BlockManager(ByRequest):
-    """``page_size`` and ``capacity``, in tokens."""
+    """The block manager as a prefix cache; ``page_size`` and ``capacity`` are in tokens."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _configuration(1, 6),
@@ -112,7 +112,7 @@ class BlockManager(ByRequest):
 
     @property
     def has_adapters(self) -> bool:
-        """Whether the hash of a block knows the adapter that computed it."""
+        """Whether the hash of a block includes the adapter that computed it."""
         return "extra_hash" in inspect.signature(self._hasher).parameters
 
     @property
@@ -120,12 +120,12 @@ class BlockManager(ByRequest):
         return load("core.block.prefix_caching_block").PrefixCachingBlock.hash_block_tokens
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; namespaces where blocks know of them."""
+        """Claim the order of evictions, and namespaces where blocks know them."""
         apart = {"extra_key"} if self.has_adapters else set()
         return frozenset({"inspect", "lean_matches", "node_ids", "exact_policy", *apart})
 
     def sizes(self) -> dict[str, int]:
-        """Return how much of what is cached is held, and how much it counts as free."""
+        """Return the number of cached tokens that are held, and the number that counts as free."""
         cached = {*self.allocator._cached_blocks.values()}
         held = sum(self.allocator._refcounter.get(block) > 0 for block in cached)
         return {
@@ -156,16 +156,16 @@ class BlockManager(ByRequest):
         return found
 
     def _find(self, request: Request) -> list[int]:
-        """Return the blocks that a request would be given, up to the first that is not computed."""
+        """Return the blocks that a request would get, up to the first one not computed."""
         is_there = itertools.takewhile(lambda block: block is not None, self._cached(request))
         return [*itertools.takewhile(self.allocator.block_is_computed, is_there)]  # type: ignore[arg-type]
 
     def _run(self, request: Request) -> None:
-        """Let a request be in a step."""
+        """Let a request take part in a step."""
         self.manager.access_all_blocks_in_seq(request, float(next(self._counter)))
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Look at what a prompt would be given."""
+        """Match a prompt by the blocks that it would get."""
         blocks = self._find(self._request(operation.key))
         length = len(blocks) * self.page_size
         self._nodes[step] = self.whole(operation.key, length)
@@ -173,7 +173,7 @@ class BlockManager(ByRequest):
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let a request come, be computed and go; one of no whole page never comes."""
+        """Play a request from its arrival to its end; a key without a whole page makes none."""
         key = self._nodes[step] = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         length = len(key.tokens)
@@ -199,14 +199,14 @@ class BlockManager(ByRequest):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def _lacks_room(self, request: Request) -> bool:
-        """Return whether the free blocks are too few for the missing blocks of a request."""
+        """Tell whether the free blocks are too few for the missing blocks of a request."""
         cached = self._cached(request)
         idle = [block for block in cached if block is not None and block in self.allocator.evictor]
         missing = cached.count(None) + len(self._tail)
         return missing > self.allocator.get_num_free_blocks() - len(idle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let a request take all blank blocks and some more, and give them back."""
+        """Play a request that takes all blank blocks and some more, and gives them back."""
         before, pages = self._evictable(), -(-operation.tokens // self.page_size)
         free = self.allocator.get_num_free_blocks()
         names = ("allocate_mutable_block", "allocate_mutable")
@@ -217,7 +217,7 @@ class BlockManager(ByRequest):
         return out.Evicted((before - self._evictable()) * self.page_size)
 
     def stay(self, step: int, key: ops.Key) -> Any:
-        """Let a request come that stays."""
+        """Let a request arrive that stays."""
         request = self._request(key)
         self.refuse_partial(len(self._find(request)) * self.page_size, key)
         self.manager.allocate(request)
@@ -225,13 +225,13 @@ class BlockManager(ByRequest):
         return request
 
     def leave(self, request: Request) -> None:
-        """Let a request go, after a last step."""
+        """End a request, after a last step."""
         self._run(request)
         self.manager.get_common_computed_block_ids([request])
         self.manager.free(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Let every request go, and forget everything; before 0.7 that takes a new server."""
+        """End every request, and forget all blocks; before 0.7 that takes a new server."""
         self.forget_requests()
         if not hasattr(self.allocator, "reset_prefix_cache"):
             self._start()
@@ -260,7 +260,7 @@ class BlockManager(ByRequest):
 
 
 class Tails(BlockManager):
-    """The same, where each insert has one token more than its key, and so a block that is never full.
+    """The block manager with inserts one token longer than their key, whose last block is never full.
 
     There is one block more than the capacity. Pages have two tokens or more: of one, that token would be a
     page of its own.
@@ -274,7 +274,7 @@ class Tails(BlockManager):
 
 
 class Adapters(BlockManager):
-    """The same manager, held to keep LoRA adapters apart for every hash; nothing refuses both at once."""
+    """The block manager, required to keep LoRA adapters apart for every hash; nothing refuses both."""
 
     def claim(self) -> frozenset[str]:
         return super().claim() | {"extra_key"}

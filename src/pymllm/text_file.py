@@ -53,19 +53,19 @@ NumberedLine = tuple[int, str]
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a text as UTF-8, as `new_file` does."""
+    """Write a text as UTF-8 to a file, as `new_file` does."""
     write_text_pieces(path, [text])
 
 
 def write_text_pieces(path: Path, pieces: Iterable[str]) -> None:
-    """Write a text as `write_text_file` does, in pieces that are made while it is written."""
+    """Write a text as `write_text_file` does, in pieces made while it is written."""
     with new_file(path) as file:
         file.writelines(piece.encode() for piece in pieces)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write beside the one of that path, put in its place at the end; an error leaves that.
+    """Open a new file beside a path, moved to that path at the end; an error keeps the old file.
 
     A file that is there keeps its permissions; of a link, the file that it leads to is replaced. What is no
     file, such as a pipe or ``/dev/stdout``, is written to as it is.
@@ -96,7 +96,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_lines(path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT) -> Iterator[NumberedLine]:
-    """Read a file or a pipe line by line, and yield number and line; `TraceError` where it is no such text.
+    """Read a file or a pipe line by line, and yield number and line; `TraceError` where it is not text.
 
     A line has its end: what has none is the last one, and perhaps not finished. It has `LINE_LIMIT` bytes at
     most, all lines together have ``limit``; ``errors`` is as of `bytes.decode`.
@@ -133,7 +133,7 @@ def read_text_file(path: Path, *, errors: str = "strict", limit: int = FILE_LIMI
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; an error of reading it knows its name, as one of opening it does."""
+    """Open a file; an error of reading names the file, as one of opening does."""
     try:
         with open_binary(path) as file:
             yield file
@@ -143,7 +143,7 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
 
 
 def open_binary(path: Path) -> io.BufferedReader:
-    """Open a file to read its bytes; a pipe by name is waited for, but not for ever.
+    """Open a file to read its bytes; wait for the writer of a named pipe, but not for ever.
 
     `TimeoutError`: nobody wrote to the pipe for `SILENCE`.
     """
@@ -159,7 +159,7 @@ def open_binary(path: Path) -> io.BufferedReader:
 
 
 class _Pipe(io.FileIO):
-    """The end of a pipe that is read from, by whom nobody keeps waiting."""
+    """The reading end of a pipe, whose reads give up after a silence."""
 
     def readinto(self, buffer: Any) -> int | None:
         waiting = select.poll()
@@ -182,7 +182,7 @@ def _decoded(path: Path, data: bytes, errors: str, place: int) -> str:
 
 
 class NotJSONError(ValueError):
-    """A text that is no JSON; ``line`` is where, counted from 1."""
+    """A text that is not JSON; ``line`` is the line of the error, counted from 1."""
 
     def __init__(self, error: json.JSONDecodeError) -> None:
         super().__init__(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}")
@@ -190,7 +190,7 @@ class NotJSONError(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """Read one value of JSON that anybody may have written.
+    """Read one JSON value from an untrusted text.
 
     `ValueError` where it is none; or where an object names a field twice, a number is none that JSON has or
     leaves 128 bits, a string has half of a surrogate pair, or more than `DEPTH_LIMIT` lists and objects stand
@@ -210,18 +210,18 @@ def read_json(text: str) -> Any:
 
 
 def demand_strict(text: str, plain: Any) -> None:
-    """Refuse what readers of JSON let pass, of a text and what one made of it; raises as `read_json`."""
+    """Refuse flaws of a JSON text that readers let pass, given its parsed value; raises as `read_json`."""
     if text.count(":") > _count_fields(plain) or _is_suspect(text):
         _read_strictly(text)
 
 
 def _is_suspect(text: str) -> bool:
-    """Tell whether there may be a number beyond 128 bits or half of a surrogate pair."""
+    """Tell whether a text may have a number beyond 128 bits or half of a surrogate pair."""
     return "\\ud" in text or "\\uD" in text or has_long_number(text.encode(errors="replace"))
 
 
 def has_long_number(text: bytes) -> bool:
-    """Tell whether there may be a number beyond 128 bits; a digest may look so."""
+    """Tell whether a text may have a number beyond 128 bits; a digest may look like one."""
     # Each digit made the same one and then searched for: in a tenth of the time of a regular expression.
     return _MANY_DIGITS in text.translate(_ONE_DIGIT)
 
@@ -231,7 +231,7 @@ _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 
 
 def _count_fields(plain: Any) -> int:
-    """Count the fields of all objects, each name once; `ValueError` where they stand too deep."""
+    """Count the fields of all objects, each name once; `ValueError` where they are nested too deep."""
     count, depth = 0, -1
     level: list[Any] = [[plain]]  # a list of its own, which is not counted
     while level:
@@ -289,19 +289,19 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, object_pa
 
 
 def escaped(text: str) -> str:
-    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
+    """Escape unprintable characters, such as a newline in the name of a file."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut(text: str, length: int = _SHOWN) -> str:
-    """Return a text, or as much of its beginning as a message can show."""
+    """Return a text, cut to the length that a message can show."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def shown(value: object) -> str:
-    """Return how a value of somebody else's is written, cut; its type where it cannot be."""
+    """Return the ``repr`` of a stranger's value, cut; the name of its type where ``repr`` fails."""
     try:
         return cut(repr(value))
     except Exception:  # a stranger's class may do anything there
@@ -309,7 +309,7 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:
-    """Return a question in parentheses with the nearest names, behind a blank; nothing where none is near."""
+    """Return a question in parentheses with the nearest names, after a blank; empty if no name is near."""
     known = {name.lower(): name for name in names}
     # So long a name is near to none, and looking for it would take seconds.
     near = difflib.get_close_matches(asked.lower(), known, n=most) if len(asked) <= _SHOWN else []

@@ -25,7 +25,7 @@ _NOT_THERE = ("Failed to find parent block", "Failed to find block")
 
 
 def load_radix_tree() -> Any:
-    """Import the class; `ImportError` where the package is missing, or is not the version that is known."""
+    """Import the class; `ImportError` where the package is missing, or has an unknown version."""
     require_known("ai-dynamo-runtime", (VERSION,), "peers-dynamo")
     os.environ.setdefault("DYN_LOG", "error")  # or it warns on the terminal of all that is not there
     return importlib.import_module("dynamo._core").RadixTree
@@ -49,7 +49,7 @@ class DynamoIndex(BaseAdapter):
         self._events = 0
 
     def claim(self) -> frozenset[str]:
-        """Claim the early exit and the dump, which dynamo has, and what ``also`` adds for one program."""
+        """Claim dynamo's early exit and dump, and the capabilities of ``also`` for one program."""
         return frozenset({"early_exit", "inspect", *str(self.config.get("also", "")).split()})
 
     def do_store_blocks(self, step: int, operation: ops.StoreBlocks) -> Result:
@@ -108,7 +108,7 @@ class DynamoIndex(BaseAdapter):
 
 
 def _blocks_of(event: Mapping[str, Any]) -> Iterator[IndexedBlock]:
-    """Yield the blocks of a dumped event, each below the one before it."""
+    """Yield the blocks of a dumped event, each the child of the one before."""
     stored = event["event"]["data"]["stored"]
     parent = stored["parent_hash"]
     for block in stored["blocks"]:

@@ -55,14 +55,14 @@ def load_allocators(module: str) -> Any:
 
 
 class _NoMetrics:
-    """Takes every number that a server would show."""
+    """A sink for every metric of a server."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda number: None
 
 
 class LMCacheChunks(SlotAdapter):
-    """``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
+    """The adapter of ``TensorMemoryAllocator`` over ``pages`` chunks of one size."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 12},)
 
@@ -108,7 +108,7 @@ class LMCacheChunks(SlotAdapter):
 
 
 class LMCachePages(LMCacheChunks):
-    """``PagedTensorMemoryAllocator``, whose chunks are objects that exist from the beginning."""
+    """The adapter of ``PagedTensorMemoryAllocator``, whose chunks all exist from the beginning."""
 
     def make_allocator(self, buffer: torch.Tensor) -> Any:
         module = load_allocators("paged_tensor_memory_allocator")

@@ -42,10 +42,10 @@ def load_lmdeploy(module: str) -> Any:
 
 
 class _Blocks(SlotCalls):
-    """Blocks in the hands of their callers, which first ask whether enough blocks are free."""
+    """The blocks of callers that first ask whether enough blocks are free."""
 
     def make_manager(self, pages: int) -> None:
-        """Build a manager of so many blocks, and of one more that is reserved."""
+        """Build a manager of some blocks, and of one more that is reserved."""
         module = load_lmdeploy("paging.block_manager.default_block_manager")
         self.manager = module.DefaultBlockManager(pages + 1, 0, num_gpu_reserved=1)
         self.logical: dict[int, int] = {}  # by physical block
@@ -63,7 +63,7 @@ class _Blocks(SlotCalls):
         self.manager.allocator.free(self.logical_of(slots))
 
     def logical_of(self, slots: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Return the logical blocks that slots are in."""
+        """Return the logical blocks of some slots."""
         return np.array([self.logical[page] for page in self.pages_of(slots)], dtype=np.int64)
 
     def free_tokens(self) -> int:
@@ -118,12 +118,12 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self._numbers: dict[int, int] = {}  # by logical block, of what it was cached for
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions, since letting go makes recent, too; and no refusals."""
+        """Claim no order of evictions, since a release also renews; and no refusals."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "extra_key", "inspect", "lean_matches", "node_ids", *also})
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in nodes, and what the allocator has."""
+        """Return the sizes in nodes, and the allocator's."""
         references = [self._references(node) for node in self._cached()]
         evictable = references.count(1)
         nodes = {
@@ -135,7 +135,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         return {**sizes, "available_size": self.free_tokens()}
 
     def _let_a_second_pass(self, blocks: np.ndarray[Any, Any]) -> None:
-        """Write the time of a use in place of the allocator, which asks a clock that cannot be set."""
+        """Set the time of a use in place of the allocator, whose clock cannot be set."""
         self.manager.allocator._log_mem.access_time[blocks] = next(self._seconds)
 
     def _references(self, node: Any) -> int:
@@ -152,7 +152,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
     # -- sequences -----------------------------------------------------------------------------------------
 
     def _sequence(self, key: ops.Key) -> Any:
-        """Return a sequence for the whole blocks of a key, which has matched what there is of them."""
+        """Return a sequence for the whole blocks of a key, already matched as far as possible."""
         sequence = load_lmdeploy("strategies.ar.sequence").SchedulerSequenceDefault(
             0, self._session, adapter_name=spell_namespace(key.extra_key)
         )
@@ -166,7 +166,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         return self.slots_of(self.manager.get_block_table(sequence).tolist())
 
     def match(self, key: ops.Key) -> tuple[list[int], ops.Key]:
-        """Let a sequence come that finds no room and goes."""
+        """Match by a sequence that arrives, finds no room and ends."""
         sequence = self._sequence(key)
         slots = self._slots(sequence)
         self.manager.free(sequence)
@@ -195,7 +195,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         return count
 
     def lock(self, node: Any) -> Any:
-        """Let a sequence come that stays."""
+        """Let a sequence arrive that stays."""
         sequence = self._sequence(node)
         if sequence.num_history_ids != len(node.tokens):
             self.manager.free(sequence)
@@ -206,7 +206,7 @@ class LmdeployTrie(_Blocks, PrefixAdapter):
         self.manager.free(token)
 
     def reset(self) -> None:
-        """Let all sequences go, of which ended sequences have no blocks, and evict everything."""
+        """End all sequences, whose blocks are already gone if they ended, and evict everything."""
         for _, sequence in self._holds.values():
             self.manager.free(sequence)
         self._evict(len(self._cached()))

@@ -1,4 +1,4 @@
-"""The adapter of Megatron-LM's KVBlockAllocator and MambaSlotAllocator, over the least context.
+"""The adapter of Megatron-LM's KVBlockAllocator and MambaSlotAllocator, in the smallest context.
 
 Neither checks what its callers owe (`careful_callers`), and ``ref_zero`` has no stamps to show. Where its
 contract differs from ours, the adapter does what Megatron's own context does: a chain of blocks is registered
@@ -25,7 +25,7 @@ from pymllm_peers.projects import MEGATRON
 
 @dataclass(eq=False)
 class MegatronContext(BlockContext):
-    """The same with what Megatron asks for beside; rows of live states are a tensor."""
+    """The smallest context with the attributes that Megatron also reads; rows of live states are a tensor."""
 
     gdp_num_householder: int = 0
     ssm_chunk_alignment: int = 2
@@ -43,7 +43,7 @@ class MegatronContext(BlockContext):
 
 
 class MegatronBlocks(Blocks):
-    """Both allocators. Cached states are zeroed with a reset, which leaves what nobody reads as it was.
+    """The adapter of both allocators; it zeroes cached states on a reset, which Megatron does not do.
 
     Two more keys of its configuration hold it to what it does not promise, for one program: ``also`` names
     capabilities, and with ``whole_reset`` nothing is zeroed for it.
@@ -75,7 +75,7 @@ class MegatronBlocks(Blocks):
         return made
 
     def claim(self) -> frozenset[str]:
-        """Claim what both do for a careful caller."""
+        """Claim the laws that both allocators keep for a careful caller."""
         common = {"pool", "callbacks", "inspect", "capacity_errors", "careful_callers"}
         common |= {"exact_lru"} if self.config["policy"] == "lru" else set()
         common |= {"mamba"} if self.config.get("slots") else set()
@@ -93,7 +93,7 @@ class MegatronBlocks(Blocks):
         return ()
 
     def _observe(self, blocks: list[int], hashes: set[int]) -> None:
-        """Tell of it, and pass it on to the slots."""
+        """Report a callback, and pass it on to the slots."""
         told = out.Effect("callback", tuple(blocks), tuple(sorted(hashes)), sizes=self._sizes_of_blocks())
         self.effects.append(told)
         if self.slots is not None:
@@ -113,7 +113,7 @@ class MegatronBlocks(Blocks):
         return out.Done()
 
     def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Done:
-        """Register; where no parents are told, each entry follows the one before it."""
+        """Register blocks; without named parents, each entry is the child of the one before."""
         hashes = [*operation.hashes]
         parents = [0, *hashes][: len(hashes)] if operation.parents is None else [*operation.parents]
         self.pool.register_kv_block_hashes(self.numbers(operation.blocks), hashes, parents)
@@ -131,7 +131,7 @@ class MegatronBlocks(Blocks):
         return torch.tensor(self.numbers(blocks), dtype=torch.int32)
 
     def do_evict_slots(self, step: int, operation: ops.EvictSlots) -> out.Slots:
-        """Take slots from blocks, after the look at how many may go that an allocation of slots takes."""
+        """Evict slots from blocks, after the check of an allocation of slots for how many may go."""
         slots = self._slotted()
         candidates = slots._evictable_block_ids()
         if len(candidates) < operation.count:

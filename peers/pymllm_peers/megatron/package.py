@@ -21,7 +21,7 @@ def load_megatron(module: str) -> Any:
 
 
 def load_slots() -> Any:
-    """Import the module of slots; it asks torch for the GPU in use, and is told the host."""
+    """Import the module of slots, which asks torch for the GPU in use and is given the host."""
     module = load_megatron("mamba_slot_allocator")
     if not isinstance(module.torch, _TorchOnHost):
         module.torch = _TorchOnHost("torch")
@@ -29,7 +29,7 @@ def load_slots() -> Any:
 
 
 class _TorchOnHost(ModuleType):
-    """torch, as one module sees it, whose current GPU is the host's memory."""
+    """torch, as one module sees it, with the host's memory as its current GPU."""
 
     cuda = SimpleNamespace(current_device=lambda: torch.device("cpu"))
 

@@ -26,7 +26,7 @@ from pymllm_peers.minisgl.package import load_minisgl
 
 
 def _make_manager(page_size: int, pages: int, kind: str) -> Any:
-    """Build a manager in the context that an engine would set, with a row for a request."""
+    """Build a manager in an engine's context, with a row for a request."""
     core = load_minisgl("core")
     core._GLOBAL_CTX = core.Context(page_size)
     table = torch.zeros((1, pages * page_size), dtype=torch.int32)
@@ -35,7 +35,7 @@ def _make_manager(page_size: int, pages: int, kind: str) -> Any:
 
 
 class _Pages(SlotCalls):
-    """Pages of a ``CacheManager`` in the hands of its callers."""
+    """The pages of a ``CacheManager`` in the hands of its callers."""
 
     manager: Any
 
@@ -49,11 +49,11 @@ class _Pages(SlotCalls):
         self.manager._free(self.indices(self.slots_of(self.pages_of(slots))))
 
     def shown(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the numbers of slots that we give to its own."""
+        """Return our slot numbers for those of the cache."""
         return indices + self.page_size
 
     def indices(self, slots: Sequence[int]) -> torch.Tensor:
-        """Return its own numbers of slots."""
+        """Return the cache's slot numbers for ours."""
         return torch.tensor(slots, dtype=torch.int32) - self.page_size
 
     def free_tokens(self) -> int:
@@ -119,7 +119,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
         self.cache = self.manager.prefix_cache
 
     def claim(self) -> frozenset[str]:
-        """Claim no order of evictions, of which its docstrings say nothing."""
+        """Claim no order of evictions, since the docstrings name none."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "engine", "inspect", "lean_matches", *also})
 
@@ -142,13 +142,13 @@ class MinisglRadix(_Pages, PrefixAdapter):
         return slots, (self.cache, handle)
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Tell of a match also how long the cache says that it is."""
+        """Match a key, and report also the length that the cache itself states."""
         result = super().do_match(step, operation)
         length = self._nodes[step][1].cached_len
         return replace(result, prefix_len=length, node_len=length)
 
     def insert(self, key: ops.Key, slots: list[int]) -> tuple[int, Any]:
-        """Insert a key; its slots are overwritten at once (X5), as those in a request's row are in time."""
+        """Insert a key; its slots are overwritten at once (X5), as those of a request's row are later."""
         ids, indices = self._ids(key), self.indices(slots)
         if self.config.get("by_request"):
             return self._prefill(ids, indices)
@@ -158,7 +158,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
         return known, (self.cache, handle)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Allocate all free pages and so many more that the manager evicts, and give them back."""
+        """Allocate all free pages and enough more that the manager evicts, and give them back."""
         tokens = min(operation.tokens, self.cache.size_info.evictable_size)
         pages = -(-tokens // self.page_size)
         if pages <= 0:
@@ -178,7 +178,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
         cache.lock_handle(handle, unlock=True)
 
     def reset(self) -> None:
-        """Give back what the cache has, and begin with a new one."""
+        """Give back the cache's pages, and begin with a new cache."""
         for node in self.nodes():
             self.manager._free(node.value)
             self.gave_back(self.shown(node.value))
@@ -192,7 +192,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
         return found[1:]
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show every node; what its slots keep alive is told in slots of eight bytes."""
+        """Show every node; the memory that its slots keep alive counts in slots of eight bytes."""
         is_told = "untold" not in self.config
         return out.Inspected(
             tuple(
@@ -211,7 +211,7 @@ class MinisglRadix(_Pages, PrefixAdapter):
         )
 
     def _prefill(self, ids: torch.Tensor, indices: torch.Tensor) -> tuple[int, Any]:
-        """Let a request that matched nothing be cached after its prefill."""
+        """Cache a request that matched nothing, after its prefill."""
         handle = self.cache.match_prefix(ids[:0]).cuda_handle
         request = load_minisgl("core").Req(ids, 0, 0, 1, 0, None, handle)
         request.complete_one()
@@ -238,7 +238,7 @@ class MinisglNaive(MinisglRadix):
         return []
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Tell that nothing was adopted: what is passed stays the caller's."""
+        """Return an insert that adopted nothing: what is passed stays the caller's."""
         return replace(super().do_insert(step, operation), adopted=())
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
@@ -267,7 +267,7 @@ class MinisglRows(BaseAdapter):
         return {"size": self.rows, "available_size": self.table.available_size}
 
     def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> out.Result:
-        """Take rows one by one, once it is known that there are enough."""
+        """Allocate rows one by one, if enough are free."""
         if operation.count > self.table.available_size:
             return out.NoRoom()
         return out.Slots(tuple(self.table.allocate() + 1 for _ in range(operation.count)))

@@ -25,7 +25,7 @@ def load_minisgl(module: str) -> Any:
 
 
 def _fast_compare_key(one: torch.Tensor, other: torch.Tensor) -> int:
-    """Return how many of the first numbers of two keys are equal, after the checks of the original."""
+    """Return the length of the common beginning of two keys, after the checks of the original."""
     if not (one.dtype == other.dtype and one.ndim == other.ndim == 1):
         raise RuntimeError("both keys must be of one dimension and one dtype")
     length = min(len(one), len(other))

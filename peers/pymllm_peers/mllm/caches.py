@@ -31,7 +31,7 @@ _BEHIND: Config = {"whole_keys": True, "untold": "evictable_size"}
 
 
 class MllmCache(OwnPrefixCache):
-    """A prefix cache of mllm, the `cache`, over its own allocator, or over ours where slots have halves.
+    """The base of mllm's prefix caches over their allocators, or over ours where slots have halves.
 
     Keys of its configuration beside those of `OwnPrefixCache`: ``whole_keys``, that the caller cuts keys to
     whole pages before an insert, ``matched_first``, that it matches them before, and ``untold``, names of
@@ -48,7 +48,7 @@ class MllmCache(OwnPrefixCache):
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
-        """Claim what its docstrings promise; nothing is refused, and no key is copied."""
+        """Claim the promises of mllm's docstrings; nothing is refused, and no key is copied."""
         return frozenset({"pool", "extra_key", "bigrams", "engine"}) | also_claimed(self.config)
 
     def make_pool(self) -> RecordingPool | None:
@@ -63,17 +63,17 @@ class MllmCache(OwnPrefixCache):
         return [(name, ask) for name, ask in super().size_calls() if name not in untold]
 
     def _on_node_evict(self, node_id: int) -> None:
-        """Tell of a node that left; the sizes inside are of an eviction that goes on."""
+        """Report an evicted node; sizes are those in the middle of the eviction."""
         self.effects.append(out.Effect("callback", node=node_id))
 
     # -- keys in and out -----------------------------------------------------------------------------------
 
     def key_of(self, key: ops.Key) -> Any:
-        """Return a key as mllm takes it: a list of tokens, and a namespace that is a text."""
+        """Return a key in mllm's form: a list of tokens, and a namespace that is a text."""
         return load_mllm("base_prefix_cache").RadixKey([*key.tokens], spell_namespace(key.extra_key))
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Match a key; what came out is overwritten at once (X5)."""
+        """Match a key; the returned indices are overwritten at once (X5)."""
         key = self.key_of(operation.key)
         result = self.cache.match_prefix(key)
         self._let_go(key)
@@ -90,7 +90,7 @@ class MllmCache(OwnPrefixCache):
 
     @property
     def has_states(self) -> bool:
-        """Return whether states are claimed, so that results about states are looked at."""
+        """Tell whether states are claimed, so that results about states are read."""
         return "mamba" in self.capabilities
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
@@ -119,15 +119,15 @@ class MllmCache(OwnPrefixCache):
         return out.Inserted(result.prefix_len, adopted, self.node_length(node, operation.key), exists)
 
     def window_of(self, operation: ops.Insert) -> dict[str, int]:
-        """Return what an insert is told of windows, where there are any."""
+        """Return the arguments of an insert about windows, where there are any."""
         return {}
 
     def adopted(self, result: Any, whole: int) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took, as its engine concludes from the prefix length."""
+        """Return the adopted ranges, as mllm's engine concludes them from the prefix length."""
         return ((result.prefix_len, whole),) if result.prefix_len < whole else ()
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Evict; where neither windows nor states are claimed, none are asked for or counted."""
+        """Evict; windows and states are asked for and counted only where claimed."""
         has_windows = self.config["window"] is not None
         result = self.cache.evict(
             operation.tokens, operation.secondary if has_windows or self.has_states else 0
@@ -136,7 +136,7 @@ class MllmCache(OwnPrefixCache):
         return out.Evicted(result.full_evicted, swa if has_windows else 0, states if self.has_states else 0)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Empty the cache, and free the slots that it held, since mllm's own reset forgets them."""
+        """Empty the cache, and free its slots, since mllm's own reset forgets them."""
         held = self.cached_slots()
         self._left.update(self._nodes, self._holds)
         self.cache.reset()
@@ -151,7 +151,7 @@ class MllmCache(OwnPrefixCache):
     # -- nodes by step -------------------------------------------------------------------------------------
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Take a hold; one at the root of a cache that was reset is none."""
+        """Take a hold; at the root of a reset cache, take none."""
         node = self.node_of(operation.of)
         if operation.of in self._left:
             self._left.add(step)
@@ -162,7 +162,7 @@ class MllmCache(OwnPrefixCache):
         return out.Locked(token)
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Release a hold as it was taken; one in a cache that was reset is gone."""
+        """Release a hold as it was taken; a hold of a reset cache is gone."""
         if operation.at is not None or operation.token is not None:
             raise UnsupportedError("a hold is released as it was taken")
         if operation.lock not in self._holds:
@@ -172,12 +172,12 @@ class MllmCache(OwnPrefixCache):
         return out.Done()
 
     def release(self, node: Any, token: Any) -> None:
-        """Make the call."""
+        """Call the cache's unlock."""
         self.cache.dec_lock_ref(node)
 
 
 class MllmChunk(MllmCache):
-    """``ChunkCache``, which retains nothing."""
+    """The adapter of ``ChunkCache``, which retains nothing."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token"], retains=False)
 
@@ -194,10 +194,10 @@ class MllmChunk(MllmCache):
 
 
 class MllmTree(MllmCache):
-    """A cache of mllm that is a tree."""
+    """The base of mllm's caches that are trees."""
 
     def claim(self) -> frozenset[str]:
-        """Claim nodes and a call for each that goes; of recency it says less than R8."""
+        """Claim nodes and a call for each evicted node; mllm promises less recency than R8."""
         return super().claim() | {"inspect", "callbacks"}
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
@@ -216,10 +216,10 @@ class MllmTree(MllmCache):
 
     @abstractmethod
     def view(self, node: Any) -> dict[str, Any]:
-        """Tell of a node what is its tree's own."""
+        """Return the fields of a node that only its tree has."""
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show every node; its hits count matches that only began in it, which is not R10's count."""
+        """Show every node; its hits count only matches that began in it, unlike R10."""
         views = [
             out.NodeView(
                 id=node.id,
@@ -253,7 +253,7 @@ class MllmRadix(MllmTree):
         return {"lock_ref": node.lock_ref, "page_hashes": hashes, "last_access": last}
 
     def do_hash(self, step: int, operation: ops.Hash) -> out.Result:
-        """Hash a node and then its ancestors, which must not matter (H2)."""
+        """Hash a node and then its ancestors, an order that must not matter (H2)."""
         if "hashes" not in self.capabilities:
             raise UnsupportedError("hashes are not asked for")
         node = self.node_of(operation.of)
@@ -265,7 +265,7 @@ class MllmRadix(MllmTree):
 
 
 class MllmWindowedRadix(MllmRadix):
-    """The same with a window, over our slots with halves, since mllm has none: it asks for ``free_swa``.
+    """The adapter of ``RadixCache`` with a window, over our slots: mllm has none with ``free_swa``.
 
     ``sliding_window`` is one more key of its configuration, mllm's window in tokens: nobody gives halves back
     early or asks for windows to be evicted, so no node is ever a tombstone. With ``window`` instead it is
@@ -281,7 +281,7 @@ class MllmWindowedRadix(MllmRadix):
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the caller knows the window."""
+        """Tell whether the caller tracks the window."""
         return self.config["window"] is not None
 
     def claim(self) -> frozenset[str]:
@@ -297,7 +297,7 @@ class MllmWindowedRadix(MllmRadix):
         return cache(self.number("page_size"), window, self.pool, on_node_evict)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
-        """Refuse to give halves back early, after which there would be tombstones."""
+        """Refuse to free halves early, which would make tombstones."""
         if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
@@ -309,7 +309,7 @@ class MllmWindowedRadix(MllmRadix):
         return {"prev_prefix_len": operation.prev_prefix_len, "swa_evicted_seqlen": evicted}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Insert a key; what the cache has taken of tombstones is seen in its nodes."""
+        """Insert a key, and find the slots that the cache took for tombstones in its nodes."""
         before = {*self.cached_slots()}
         inserted = super().do_insert(step, operation)
         if not (self.is_followed and isinstance(inserted, out.Inserted)):
@@ -322,7 +322,7 @@ class MllmWindowedRadix(MllmRadix):
         return dataclasses.replace(inserted, adopted=tuple(adopted))
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Take a hold, and leave out its token if no window is claimed."""
+        """Take a hold, without its token if no window is claimed."""
         locked = super().do_lock(step, operation)
         return locked if self.is_followed else out.Locked()
 
@@ -337,7 +337,7 @@ class MllmWindowedRadix(MllmRadix):
 
 
 class MllmMamba(MllmTree):
-    """``MambaRadixCache`` over mllm's ``GDNPool``; ``track_slots`` is one more key: how many that has.
+    """The adapter of ``MambaRadixCache`` over mllm's ``GDNPool`` with a number of ``track_slots``.
 
     States are claimed by ``also`` only: its matches do not end at states, as M2 has it, and its engine hands
     none over but keeps a table of its own by node.
@@ -364,7 +364,7 @@ class MllmMamba(MllmTree):
     # -- states --------------------------------------------------------------------------------------------
 
     def state_of(self, node: Any) -> int | None:
-        """Return the track slot of a node's state; an empty tensor is none."""
+        """Return the track slot of a node's state; an empty tensor means none."""
         is_without = node is None or node.mamba_value is None or not len(node.mamba_value)
         return None if is_without else int(node.mamba_value[0])
 

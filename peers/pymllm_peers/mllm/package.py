@@ -13,13 +13,13 @@ from pymllm_peers.projects import MLLM
 
 
 def load_mllm(module: str) -> Any:
-    """Import a cache module of mllm's, such as ``"radix_cache"``, in the version that was tried."""
+    """Import a cache module of mllm, such as ``"radix_cache"``, in the version that was tried."""
     MLLM.require_version()
     return MLLM.load(f"pymllm.mem_cache.{module}")
 
 
 def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
-    """Return the capabilities that a configuration's ``also`` adds, between blanks: what is not promised.
+    """Return the additional capabilities in a configuration's ``also``, between blanks: what is not promised.
 
     A program with such a configuration shows what would break if mllm were held to it. Nobody searches so.
     """

@@ -16,7 +16,7 @@ from pymllm_peers.projects import MLLM
 
 
 class MllmPool(OwnPool):
-    """The common part of mllm's pools: nothing is refused, and nothing can be looked at from inside."""
+    """The base of adapters of mllm's pools, which refuse nothing, and cannot be walked from inside."""
 
     MALFORMED: ClassVar[Calls] = {}
     CLAIMED: ClassVar[Collection[str]] = ("pool",)
@@ -101,7 +101,7 @@ class MllmRows(MllmPool, Rows):
 
     @property
     def _padding(self) -> int:
-        """How many rows the caller has for padding: one or none."""
+        """The number of the caller's rows for padding: one or none."""
         return int(bool(self.config.get("padded")))
 
     def sizes(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class MllmBuffers(MllmPool, KVBuffers):
         return made
 
     def do_move_kv(self, step: int, operation: ops.MoveKV) -> out.Done:
-        """Copy rows by way of a copy: its caller never hands rows of the very buffer over."""
+        """Copy rows through a temporary copy: its caller never hands rows of the very buffer over."""
         keys, values = (buffer.clone() for buffer in self.pool.get_kv_buffer(operation.layer))
         rows = slice(operation.source, operation.source + operation.count)
         targets = range(operation.target, operation.target + operation.count)
@@ -159,7 +159,7 @@ class MllmHashes(MllmPool, KeysAndHashes):
     CLAIMED = ("bigrams", "extra_key", "hashes")
 
     def make_pool(self) -> Any:
-        """Return the module that has them."""
+        """Return the module with the hash functions."""
         return load_mllm("base_prefix_cache")
 
     def _key(self, key: ops.Key) -> Any:

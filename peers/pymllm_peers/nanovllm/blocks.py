@@ -34,7 +34,7 @@ def _configuration(page_size: int, pages: int) -> Config:
 
 
 class NanoBlocks(ByRequest):
-    """``page_size`` and ``capacity``, in tokens. Blocks that an eviction leaves blank are put in front.
+    """The adapter of ``BlockManager``, in tokens; blocks that an eviction leaves blank are put in front.
 
     There they are at the beginning. Three more keys hold nano-vllm to what it does not promise, to show where
     it differs; nobody searches with one: ``also`` names further claims, between blanks; with ``bare_keys`` no
@@ -60,7 +60,7 @@ class NanoBlocks(ByRequest):
         self._written: dict[int, tuple[ops.Key, tuple[int, ...], int]] = {}
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; misuse is undefined, and blocks have no hashes of ours."""
+        """Claim the order of evictions; misuse is undefined, and blocks have no hashes of ours."""
         order = {"exact_policy"} if self.config["policy"] == "release" else set()
         also = str(self.config.get("also", "")).split()
         return frozenset({"inspect", "lean_matches", "node_ids", *order, *also})
@@ -71,7 +71,7 @@ class NanoBlocks(ByRequest):
         return [block for block in self.manager.blocks if found.get(block.hash) == block.block_id]
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in blocks that are found."""
+        """Return the sizes of the blocks found by their hash, in tokens."""
         cached = self._cached()
         held = sum(block.ref_count > 0 for block in cached)
         pages = {"total_size": len(cached), "evictable_size": len(cached) - held, "protected_size": held}
@@ -85,7 +85,7 @@ class NanoBlocks(ByRequest):
         return sequence
 
     def _found(self, key: ops.Key, lent: int) -> int:
-        """Ask how many blocks of a key there are, with so many blocks lent; -1 where there is no room."""
+        """Return the number of a key's cached blocks, with some blocks lent; -1 where there is no room."""
         more = () if self.config.get("bare_keys") else (_MORE,)
         self.manager.free_block_ids.extend([-1] * lent)
         found: int = self.manager.can_allocate(self._sequence((*key.tokens, *more)))
@@ -94,7 +94,7 @@ class NanoBlocks(ByRequest):
         return found
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Look a key up; what is found is read where it was written."""
+        """Match a key; the content of found blocks is read where it was written."""
         count = self._found(operation.key, len(operation.key.tokens) + 1)
         key = self._nodes[step] = self.whole(operation.key, count * self.page_size)
         manager, sequence, digest = self.manager, self._sequence((*key.tokens, _MORE)), -1
@@ -105,7 +105,7 @@ class NanoBlocks(ByRequest):
         return out.Matched(tuple(slots), count * self.page_size, count * self.page_size)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let a sequence come, be computed and go; one of no whole block never comes."""
+        """Play a sequence from its arrival to its end; a key without a whole block makes none."""
         key = self._nodes[step] = self.whole(operation.key, len(operation.key.tokens))
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         if not key.tokens:
@@ -127,7 +127,7 @@ class NanoBlocks(ByRequest):
         return out.Inserted(known, ((known, length),) if known < length else (), length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let a sequence come and go that is never computed, which takes all blank blocks and some more."""
+        """Play a sequence that is never computed and takes all blank blocks and some more."""
         free, before = self.manager.free_block_ids, len(self._cached())
         blank = len(self.manager.blocks) - before
         wanted = min(blank + -(-operation.tokens // self.page_size), len(free))
@@ -140,7 +140,7 @@ class NanoBlocks(ByRequest):
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
     def stay(self, step: int, key: ops.Key) -> Any:
-        """Let a sequence come that stays."""
+        """Let a sequence arrive that stays."""
         pages = len(key.tokens) // self.page_size
         self.refuse_partial(self._found(key, pages + 1) * self.page_size, key)
         sequence = self._sequence(key.tokens)
@@ -148,7 +148,7 @@ class NanoBlocks(ByRequest):
         return sequence
 
     def leave(self, request: Any) -> None:
-        """Let a sequence go."""
+        """End a sequence."""
         self.manager.deallocate(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
@@ -157,7 +157,7 @@ class NanoBlocks(ByRequest):
         return out.Done()
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show each block that is found as a node of one page."""
+        """Show each block found by its hash as a node of one page."""
         pages = [(*self._written[block.block_id], block.ref_count) for block in self._cached()]
         pages.sort(key=lambda page: (len(page[0].tokens), page[2]))
         numbers = {key: number for key, _, number, _ in pages}

@@ -1,4 +1,4 @@
-"""The indexes by which the routers of aibrix and llm-d know the workers that have a block, as programs in Go.
+"""The indexes of the routers of aibrix and llm-d, of the workers that have a block, as programs in Go.
 
 ``PYMLLM_AIBRIX`` and ``PYMLLM_LLMD`` name the checkouts. A program of ours (``go/pymllm``) is compiled with
 their files, and speaks the process protocol. What theirs import from elsewhere stands in, beside it: logs,
@@ -45,7 +45,7 @@ def _compile(program: str) -> Path:
 
 
 class _RouterIndex(ProcessAdapter):
-    """An index in Go. A key of a configuration lets the caller avoid what is known of it (peers/findings).
+    """The base of adapters of an index in Go; keys of a configuration avoid known bugs (peers/findings).
 
     With ``known_parents`` no worker stores below a block that it does not have.
     """
@@ -64,7 +64,7 @@ def _avoided(*keys: str) -> Config:
 
 
 class AibrixIndex(_RouterIndex):
-    """aibrix's ``SyncPrefixHashTable``, told what its handler of events makes of a server's.
+    """aibrix's ``SyncPrefixHashTable``, fed with events as its handler translates a server's.
 
     With ``single_blocks`` an event is about one block, and with ``own_contexts`` each worker serves a model
     of its own. All configurations but the last leave one thing as it is, so that a search meets it alone.
@@ -80,7 +80,7 @@ class AibrixIndex(_RouterIndex):
 
 
 class LlmdIndex(_RouterIndex):
-    """llm-d's ``InMemoryIndex``, told by its ``Pool`` of events and asked by its ``LongestPrefixScorer``."""
+    """llm-d's ``InMemoryIndex``, fed by its ``Pool`` of events and queried by its ``LongestPrefixScorer``."""
 
     PROGRAM = "llmd"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(

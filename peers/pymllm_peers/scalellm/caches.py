@@ -1,4 +1,4 @@
-"""Adapters of ScaleLLM's ``BlockAllocator`` and of its ``PrefixCache`` over that.
+"""Adapters of ScaleLLM's ``BlockAllocator`` and of the ``PrefixCache`` over it.
 
 ScaleLLM counts who has a block by copies of a ``Block``. So a hold is what a request does: it matches, and
 keeps the blocks that it got. What an insert adopted, its caller lets go of at once. There is no reset; all
@@ -20,7 +20,7 @@ from pymllm_peers.scalellm.library import ScaleMemory
 
 
 class _Blocks(SlotCalls):
-    """Blocks of an allocator in the hands of its callers, which first ask whether enough blocks are free."""
+    """The blocks of callers that first ask whether enough blocks are free."""
 
     memory: ScaleMemory
 
@@ -54,7 +54,7 @@ class ScaleSlots(_Blocks, SlotAdapter):
 
 
 class ScalePrefix(_Blocks, PrefixAdapter):
-    """``PrefixCache``. A node has many blocks, but evictions take single ones, so each is shown as a node.
+    """The adapter of ``PrefixCache``, which shows each block of a node, as evictions take single blocks.
 
     Two keys of a configuration are each for one program: ``also`` names capabilities that it does not
     promise, and with ``clock_back`` the clock on the wall is being set back.
@@ -110,7 +110,7 @@ class ScalePrefix(_Blocks, PrefixAdapter):
         self.memory.release(token)
 
     def shown_token(self, token: Any) -> None:
-        """Return nothing: a request has its blocks, and no number."""
+        """Return ``None``, since a hold has no token: a request has its blocks, and no number."""
 
     def reset(self) -> None:
         self.gave_back(self.slots_of(self.memory.reset()))

@@ -1,4 +1,4 @@
-"""ScaleLLM's ``BlockAllocator`` and ``PrefixCache`` as a library, compiled of a checkout and `driver.cpp`.
+"""ScaleLLM's ``BlockAllocator`` and ``PrefixCache`` as a library, compiled from a checkout and `driver.cpp`.
 
 ``PYMLLM_SCALELLM`` names the checkout. What stands in for glog and absl is beside the driver: a check that
 fails raises here, and the clock counts how often it was looked at.
@@ -62,7 +62,7 @@ class ScaleMemory:
         return answer
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Free the allocator, the cache and the blocks."""
         memory, self._memory = self._memory, ctypes.c_void_p()
         if memory:
             self._library.scale_delete(memory)
@@ -74,16 +74,16 @@ class ScaleMemory:
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that the cache has, as it counts them."""
+        """The number of cached blocks, as the cache counts them."""
         return self._call("cached_blocks")
 
     def alloc(self, blocks: int) -> list[int] | None:
-        """Take blocks; ``None`` where there are too few."""
+        """Allocate blocks; ``None`` where there are too few."""
         count = self._call("alloc", blocks, self._room)
         return None if count < 0 else self._room[:count]
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Let go of blocks that were taken."""
+        """Free allocated blocks."""
         self._call("free", _numbers(blocks), len(blocks))
 
     def match(self, tokens: Sequence[Any]) -> list[int]:
@@ -91,26 +91,26 @@ class ScaleMemory:
         return self._room[: self._call("match", _numbers(tokens), len(tokens), self._room)]
 
     def insert(self, tokens: Sequence[Any], blocks: Sequence[int]) -> int:
-        """Cache whole blocks of tokens, and return how many tokens were new."""
+        """Cache whole blocks of tokens, and return the number of new tokens."""
         return self._call("insert", _numbers(tokens), len(tokens), _numbers(blocks))
 
     def evict(self, blocks: int) -> tuple[int, list[int]]:
-        """Evict so many blocks; return the library's own count, and the blocks that are free now."""
+        """Evict some blocks; return the library's own count, and the blocks that became free."""
         freed = ctypes.c_int32()
         count = self._call("evict", blocks, self._room, ctypes.byref(freed))
         return count, self._room[: freed.value]
 
     def hold(self, tokens: Sequence[Any]) -> int | None:
-        """Match tokens, and keep what was found; ``None`` where not all of them were."""
+        """Match tokens, and hold the found blocks; ``None`` where not all tokens were found."""
         hold = self._call("hold", _numbers(tokens), len(tokens))
         return None if hold < 0 else hold
 
     def release(self, hold: int) -> None:
-        """Let go of what was kept."""
+        """Release a hold."""
         self._call("release", hold)
 
     def reset(self) -> list[int]:
-        """End all holds, begin with a new cache, and return the blocks that are free now."""
+        """End all holds, begin with a new cache, and return the blocks that became free."""
         return self._room[: self._call("reset", self._room)]
 
     def inspect(self) -> list[tuple[int, int, int, tuple[int, ...]]]:
@@ -121,7 +121,7 @@ class ScaleMemory:
         return [(row[0], row[1], row[2], tuple(row[3:])) for row in rows]
 
     def find_fault(self) -> str:
-        """Walk the tree from inside, and say what is wrong with it; nothing where nothing is."""
+        """Walk the tree from inside, and describe its fault; empty where there is none."""
         fault: bytes = self._library.scale_audit(self._memory)
         return fault.decode()
 

@@ -19,7 +19,7 @@ from pymllm_peers.sglang.tree import SglangTree
 
 
 def kind_of_memory(name: str) -> Any:
-    """Return sglang's own object for ``"FULL"``, ``"SWA"`` or ``"MAMBA"``."""
+    """Return sglang's constant for ``"FULL"``, ``"SWA"`` or ``"MAMBA"``."""
     return load_sglang("mem_cache.unified_cache.component_type").ComponentType[name]
 
 
@@ -47,19 +47,19 @@ class SglangRadix(SglangTree):
         return {"inserts": "lfu"}.get(own := str(self.config.get("policy", "lru")), own)
 
     def claim(self) -> frozenset[str]:
-        """Claim the ranks of a policy that has some."""
+        """Claim the ranks of a policy that has ranks."""
         return super().claim() | ({"ranked_policy"} if "policy" in self.config else set())
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
         return {"priority": operation.priority}
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Tell what a node looks like; its hits count inserts, which is another law's business."""
+        """Describe a node; its hits count inserts, which is another law's matter."""
         return self.view_of(node, parent, node.value, lock_ref=node.lock_ref)
 
 
 class SglangManyKinds(SglangTree):
-    """The common part of sglang's caches of several kinds of memory: the sizes of all kinds are one tuple.
+    """The base of sglang's caches of several kinds of memory: the sizes of all kinds are one tuple.
 
     Their insert frees the duplicates behind ``prev_prefix_len`` itself. Told that the whole key was there
     before, it frees none, as R4 has it.
@@ -77,12 +77,12 @@ class SglangManyKinds(SglangTree):
 
 
 class SglangOlder(SglangManyKinds):
-    """A cache of an older sglang, whose insert tells no node: keys are matched again, as its caller does."""
+    """The base of caches of an older sglang, whose insert returns no node, so that keys are matched again."""
 
     VERSION: ClassVar[str] = OLDER
 
     def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, and find the node."""
+        """Call the cache's insert, and find the node."""
         result = super().call_insert(operation, key, value)
         params = load_sglang("mem_cache.base_prefix_cache").MatchPrefixParams
         found = self.cache.match_prefix(params(key=self.key_of(operation.key)))
@@ -90,7 +90,7 @@ class SglangOlder(SglangManyKinds):
         return result
 
     def gone(self, call: str) -> int:
-        """Count what went back to a pool in this step."""
+        """Count the slots that went back to a pool in this step."""
         return sum(len(effect.slots) for effect in self.effects if effect.call == call)
 
 
@@ -116,11 +116,11 @@ class SglangUnified(SglangManyKinds):
         return super().parameters(page_size, **parts, **more)
 
     def claim(self) -> frozenset[str]:
-        """Claim no nodes of the tree in Rust, which shows none."""
+        """Claim no nodes for the tree in Rust, which shows none."""
         return super().claim() - ({"inspect"} if self.BACKEND == "rust" else set())
 
     def node_length(self, node: Any, key: Key) -> int | None:
-        """Return the length of a node's path; before 0.5.22 only hashes of its pages tell how many it has."""
+        """Return the length of a node's path; before 0.5.22 only the hashes of its pages tell the length."""
         if hasattr(self.cache, "path_device_indices"):
             return len(self.cache.path_device_indices(node))
         core = self.cache.tree_core
@@ -133,7 +133,7 @@ class SglangUnified(SglangManyKinds):
         return self.view_of(node, parent, full.value, lock_ref=full.lock_ref)
 
     def part(self, node: Any, name: str) -> Any:
-        """Return what a node has of one kind of memory."""
+        """Return a node's part of one kind of memory."""
         return node.component_data[kind_of_memory(name)]
 
     def cached_slots(self) -> list[int]:
@@ -142,13 +142,13 @@ class SglangUnified(SglangManyKinds):
 
 
 class SglangRust(SglangUnified):
-    """The same over its tree in Rust."""
+    """``UnifiedRadixCache`` over its tree in Rust, for full attention."""
 
     BACKEND: ClassVar[str] = "rust"
 
 
 class SglangWindows(SglangManyKinds):
-    """The common part of sglang's trees with full attention and a sliding window, over slots with SWA halves.
+    """The base of sglang's trees with full attention and a sliding window, over slots with SWA halves.
 
     Their rules for windows are others than ours: a hold covers whole nodes up to its window, and an insert
     may leave a key that cannot be used. So a `window` is followed, and ``exact_windows`` not claimed; nor is
@@ -167,12 +167,12 @@ class SglangWindows(SglangManyKinds):
 
     @property
     def window(self) -> int:
-        """The window that the tree is told."""
+        """The window given to the tree."""
         return self.number("window" if self.is_followed else "sliding_window")
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the caller knows the window."""
+        """Tell whether the caller tracks the window."""
         return self.config.get("window") is not None
 
     def sizes_of_cache(self) -> dict[str, int]:
@@ -187,21 +187,21 @@ class SglangWindows(SglangManyKinds):
         return {"swa_num_tokens": amount} if self.is_followed else {}
 
     def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call; halves that have other slots afterwards have moved, by no call of the pool."""
+        """Call the cache's insert; halves in other slots afterwards have moved, by no call of the pool."""
         before = self.pool.table()
         result = super().insert_and_look(operation, key, value)
         self.effects[:0] = find_moves(before, self.pool.table())
         return result
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Refuse to give halves back early if the caller does not know the window."""
+        """Refuse to free halves early if the caller does not track the window."""
         if self.is_followed:
             return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
 
 
 class SglangUnifiedSWA(SglangWindows, SglangUnified):
-    """The tree in Python with a sliding window; it keeps leaves that are tombstones."""
+    """The tree in Python with a sliding window, which keeps leaves that are tombstones."""
 
     PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
 
@@ -209,7 +209,7 @@ class SglangUnifiedSWA(SglangWindows, SglangUnified):
         return super().parameters(page_size, sliding_window_size=self.window, **more)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return the known and the lost length of a request, which a caller without windows does not tell."""
+        """Return the known and the lost length of a request; only callers with windows pass them."""
         if not self.is_followed:
             return super().more_of_insert(operation)
         gone = {kind_of_memory("SWA"): operation.swa_evicted_seqlen}
@@ -217,14 +217,14 @@ class SglangUnifiedSWA(SglangWindows, SglangUnified):
         return known | {"track_adopted_ranges": True}
 
     def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took, revived tombstones among them."""
+        """Return the adopted ranges, revived tombstones included."""
         if not self.is_followed:
             return super().adopted(operation, result)
         ranges = result.adopted_ranges.get(kind_of_memory("FULL"), ()) if result.adopted_ranges else ()
         return tuple((int(start), int(stop)) for start, stop in ranges)
 
     def shown_token(self, token: Any) -> int | str | None:
-        """Return the identifier that a hold has for the edge of its window, if hold tokens are claimed."""
+        """Return a hold's identifier for the edge of its window, if hold tokens are claimed."""
         if "hold_tokens" not in self.capabilities:
             return None
         edge: int | None = token.component_lock_uuids[kind_of_memory("SWA")]
@@ -232,7 +232,7 @@ class SglangUnifiedSWA(SglangWindows, SglangUnified):
 
 
 def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
-    """Return the halves that have other slots than before, by a table that has the half of each slot or 0."""
+    """Return the halves that changed their slots, given the earlier table of each slot's half, or 0."""
     owners = {half: slot for slot, half in enumerate(before) if half > 0}
     moved = {
         slot: owners[half] for slot, half in enumerate(after) if half > 0 and owners.get(half, slot) != slot
@@ -241,7 +241,7 @@ def find_moves(before: Sequence[int], after: Sequence[int]) -> list[Effect]:
 
 
 class SglangRustSWA(SglangUnifiedSWA):
-    """The same over its tree in Rust."""
+    """The tree in Rust with a sliding window."""
 
     BACKEND: ClassVar[str] = "rust"
 
@@ -265,7 +265,7 @@ class SglangSWA(SglangWindows, SglangOlder):
         return load_sglang("mem_cache.swa_radix_cache").SWARadixCache(params)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return the known and the lost length of a request, which a caller without windows does not tell."""
+        """Return the known and the lost length of a request; only callers with windows pass them."""
         if not self.is_followed:
             return super().more_of_insert(operation)
         known, gone = operation.prev_prefix_len, operation.swa_evicted_seqlen
@@ -277,14 +277,14 @@ class SglangSWA(SglangWindows, SglangOlder):
         return super().do_insert(step, operation)
 
     def insert_and_look(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call; the node is where the key ends, also where no match may end there."""
+        """Call the cache's insert; the node is at the key's end, even where no match may end."""
         result = super().insert_and_look(operation, key, value)
         if self.is_followed:
             result.last_device_node = [self.cache.root_node, *self._nodes_along(operation.key)][-1]
         return result
 
     def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took: new pages that stand in the tree behind the known prefix."""
+        """Return the adopted ranges: new pages that stand in the tree behind the known prefix."""
         if not self.is_followed:
             return super().adopted(operation, result)
         came, size, known = self.numbers(operation.slots or ()), self.page_size, operation.prev_prefix_len
@@ -294,14 +294,14 @@ class SglangSWA(SglangWindows, SglangOlder):
         return merge_ranges((at, at + size) for at in taken)
 
     def do_evict(self, step: int, operation: Evict) -> Result:
-        """Evict, and count the slots that went: of tombstones that windows take along nothing is told."""
+        """Evict, and count the evicted slots: of tombstones that windows take along nothing is told."""
         result = super().do_evict(step, operation)
         if self.config.get("told_counts") or not isinstance(result, Evicted):
             return result
         return replace(result, full=self.gone("free"))
 
     def _nodes_along(self, key: Key) -> list[Any]:
-        """Return the nodes on the path of a key that was inserted, whether they can be used or not."""
+        """Return the nodes on the path of an inserted key, usable or not."""
         node, found, rest = self.cache.root_node, [], key.tokens[: self.whole(len(key.tokens))]
         name = spell_namespace(key.extra_key)
         while node is not None and rest:
@@ -315,7 +315,7 @@ class SglangSWA(SglangWindows, SglangOlder):
         return found
 
     def spelled(self, node: Any) -> tuple[tuple[int, ...], str | None]:
-        """Return the tokens of a node, and its namespace as sglang has it."""
+        """Return the tokens of a node, and its namespace as sglang spells it."""
         return tuple(node.key.token_ids), node.key.extra_key
 
     def cached_slots(self) -> list[int]:
@@ -326,16 +326,16 @@ class SglangSWA(SglangWindows, SglangOlder):
         return sum(len(part.key) for part in self._climb(node))
 
     def nodes(self) -> Iterable[tuple[Any, Any]]:
-        """Show none."""
+        """Return no nodes, since the tree shows none."""
         return ()
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Show none."""
+        """Return no view, since the tree shows no nodes."""
         raise UnsupportedError("there are no nodes to look at")
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return ranges that touch as one."""
+    """Merge ranges that touch."""
     merged: list[tuple[int, int]] = []
     for start, stop in ranges:
         if merged and merged[-1][1] == start:

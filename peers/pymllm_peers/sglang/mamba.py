@@ -20,7 +20,7 @@ from pymllm_peers.sglang.tree import SglangTree
 
 
 class SglangTreeOfStates(SglangTree):
-    """The common part of sglang's caches with states: an insert brings a state, which goes back on a reset.
+    """The base of sglang's caches with states: an insert brings a state, which goes back on a reset.
 
     ``track_slots`` is one more key of its configuration: how many there are. They are given back to `states`.
     """
@@ -39,11 +39,11 @@ class SglangTreeOfStates(SglangTree):
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
-        """Claim states; no engine, which inserts keys without one where none is left."""
+        """Claim states, but no engine, which inserts keys without a state where none is left."""
         return super().claim() - {"engine"} | {"mamba", "branching"}
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of both kinds of memory, and what both pools have left."""
+        """Return the sizes of both kinds of memory, and the free sizes of both pools."""
         return super().sizes() | {
             "mamba_evictable_size": int(self.cache.mamba_evictable_size()),
             "mamba_protected_size": int(self.cache.mamba_protected_size()),
@@ -68,21 +68,21 @@ class SglangTreeOfStates(SglangTree):
         return super().do_insert(step, operation)
 
     def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return the state as sglang takes it."""
+        """Return the state in sglang's form."""
         state = None if operation.state is None else torch.tensor([self.one(operation.state)])
         return super().more_of_insert(operation) | {"mamba_value": state}
 
     def parameters(self, page_size: int, **more: Any) -> Any:
-        """Return what a cache over both pools is built from."""
+        """Return the parameters of a cache over both pools."""
         own = {"req_to_token_pool": self.states.request_pool, "enable_mamba_extra_buffer": page_size > 1}
         return super().parameters(page_size, **own, **more)
 
     def secondary(self, amount: int) -> dict[str, int]:
-        """Return how many states to evict."""
+        """Return the number of states to evict."""
         return {"mamba_num": amount}
 
     def reset(self) -> None:
-        """Empty the cache, and free the states that it held, as a server does."""
+        """Empty the cache, and free its states, as a server does."""
         held = sorted(int(slot) for slot in self.cache.all_mamba_values_flatten())
         super().reset()
         if not self.config.get("whole_reset"):
@@ -113,7 +113,7 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
             context._server_args, context._config_bags = before
 
     def matched(self, operation: Match, node: Any, result: Any) -> Matched:
-        """Tell what a match found, the state at its end included."""
+        """Make the result of a match, including the state at its end."""
         found, kind = super().matched(operation, node, result), kind_of_memory("MAMBA")
         value = self.cache.tree_core.get_component_device_value(node, kind) if found.slots else None
         state = None if value is None else int(value[0])
@@ -128,7 +128,7 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
 
 
 class SglangRustMamba(SglangUnifiedMamba):
-    """The same over its tree in Rust, which shows no nodes.
+    """``UnifiedRadixCache`` with states over its tree in Rust, which shows no nodes.
 
     Whether an eviction calls the pool of KV or that of states first changes from run to run. Neither pool
     can tell, so the calls of each are put together here; their order within a pool is as it was.
@@ -137,7 +137,7 @@ class SglangRustMamba(SglangUnifiedMamba):
     BACKEND: ClassVar[str] = "rust"
 
     def effects_of_cache(self, effect: Effect) -> None:
-        """Write down what the cache gave back, states behind slots."""
+        """Record the memory that the cache gave back, states after slots."""
         super().effects_of_cache(effect)
         self.effects.sort(key=lambda one: one.call)
 
@@ -154,7 +154,7 @@ class SglangMamba(SglangTreeOfStates, SglangOlder):
         return super().claim() | {"state_leaves"}
 
     def make_cache(self, page_size: int) -> Any:
-        """Build a cache over both pools; a server would tell it the chunk of its kernels."""
+        """Build a cache over both pools, with the chunk of kernels from arguments, as on a server."""
         cache = load_sglang("mem_cache.mamba_radix_cache").MambaRadixCache(self.parameters(page_size))
         cache.mamba_cache_chunk_size = page_size
         return cache
@@ -166,13 +166,13 @@ class SglangMamba(SglangTreeOfStates, SglangOlder):
         )
 
     def call_insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, and find the node; a key without a page is none."""
+        """Call the cache's insert, and find the node; a key without a page is not inserted."""
         if operation.state is None:
             raise UnsupportedError("a key without a page comes without a state")
         return super().call_insert(operation, key, value)
 
     def do_evict(self, step: int, operation: Evict) -> Result:
-        """Evict KV, then the states that are missing, and count what went."""
+        """Evict KV, then the states still missing, and count both."""
         if self.config.get("told_counts"):
             return super().do_evict(step, operation)
         base = load_sglang("mem_cache.base_prefix_cache")

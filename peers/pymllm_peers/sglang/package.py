@@ -1,4 +1,4 @@
-"""Importing the cache modules of sglang where there is no GPU, and none of what only a GPU needs.
+"""The import of sglang's cache modules without a GPU, and without modules that only a GPU needs.
 
 sglang is not installed with the package; `peers/constraints/peers.txt` has what its caches import. A server
 imports more: kernels that are compiled for a GPU, quantised formats, metrics. While its cache modules are
@@ -55,7 +55,7 @@ BARE_PACKAGES: dict[str, str] = {
 
 
 def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
-    """Return the capabilities that a configuration adds: what sglang does not promise, to compare it by.
+    """Return the additional capabilities of a configuration: what sglang does not promise, to compare it by.
 
     ``also`` names them, between blanks: a program with such a configuration shows what would break if sglang
     were held to them. Nobody searches with one.
@@ -64,12 +64,12 @@ def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str
 
 
 def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
-    """Return the version of sglang that is installed; `ImportError` names what of tox.ini installs one."""
+    """Return the installed version of sglang; `ImportError` names the environment of tox.ini to install."""
     return installed_version("sglang", environment)
 
 
 def require_version(known: str) -> None:
-    """Refuse a version of sglang that an adapter does not know, by `ImportError`.
+    """Refuse a version of sglang unknown to an adapter, by `ImportError`.
 
     ``known`` is the one it was made for, `NEWER` or `OLDER`; `KNOWN` has the others.
     """

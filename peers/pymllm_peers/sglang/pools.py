@@ -1,4 +1,4 @@
-"""sglang's allocators of slots and states under its caches, with every call of the cache written down."""
+"""sglang's allocators of slots and states under its caches, with every call of the cache recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALLS = {
 
 
 def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, need_sort: bool = False) -> Any:
-    """Build the allocator of slots that sglang would choose on the CPU, with so many tokens of either kind.
+    """Build the allocator that sglang would choose on the CPU, with some tokens of either kind.
 
     Without ``swa_slots`` there are no halves. With ``need_sort``, what is freed waits until a merge.
     """
@@ -43,7 +43,7 @@ def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, nee
 
 
 def extend_on_host(allocator: Any) -> None:
-    """Let an allocator of pages extend requests on the host, where its version launches a kernel for that.
+    """Let an allocator of pages extend requests on the host, in place of its kernel.
 
     Versions before 0.5.22 have no other way to allocate slots with halves by the page.
     """
@@ -53,7 +53,7 @@ def extend_on_host(allocator: Any) -> None:
 
 
 class _EveryGrid:
-    """The stand-in for a kernel: a loop runs over all of it, for every grid of a launch."""
+    """A stand-in for a kernel: a loop runs over all of it, for every grid of a launch."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return fill_extensions
@@ -67,7 +67,7 @@ def fill_extensions(
     out_indices: torch.Tensor,
     *sizes: int,
 ) -> None:
-    """Write down the slots by which requests grow, one request behind the other.
+    """Write the slots by which requests grow, one request after the other.
 
     A request first fills its last page, behind the slot ``last_loc``, and then takes free pages in their
     order, the last of them perhaps in part. Where there are too few, the caller finds that out afterwards,
@@ -108,7 +108,7 @@ def _make_kv_of_halves() -> Any:
 
 
 class SglangPool(CallRecorder):
-    """An allocator that records the slots that a cache returns; its own type, since a cache checks types."""
+    """An allocator that records the slots that a cache returns; a subclass, since a cache checks types."""
 
     def __init__(self, allocator: Any, record: Callable[[Effect], None]) -> None:
         super().__init__(record)
@@ -123,7 +123,7 @@ class SglangPool(CallRecorder):
     # -- the caller's own calls ----------------------------------------------------------------------------
 
     def alloc(self, tokens: int) -> tuple[int, ...] | None:
-        """Take whole pages, and return the first slots of them; ``None`` where there are too few.
+        """Allocate whole pages, and return their first slots; ``None`` where there are too few.
 
         sglang's callers round up themselves, or extend a request from no prefix at all where slots of pages
         have halves.
@@ -138,7 +138,7 @@ class SglangPool(CallRecorder):
         return None if found is None else tuple(found[:tokens].tolist())
 
     def free(self, slots: Sequence[int]) -> None:
-        """Give slots back, and their halves where they have any."""
+        """Free slots, with their halves where they have any."""
         if not self.has_halves:
             with self.unrecorded():
                 self.allocator.free(torch.tensor(slots, dtype=torch.int64))
@@ -158,7 +158,7 @@ class SglangPool(CallRecorder):
             self.allocator.free_swa(torch.tensor(slots, dtype=torch.int64))
 
     def halves(self, slots: Sequence[int]) -> tuple[int, ...]:
-        """Return the SWA half of each slot, 0 where it is gone; nothing where there are no halves."""
+        """Return the SWA half of each slot, 0 where it is gone; empty where there are no halves."""
         if not self.has_halves:
             return ()
         table = self.table()
@@ -170,7 +170,7 @@ class SglangPool(CallRecorder):
         return halves
 
     def sizes(self) -> dict[str, int]:
-        """Return what is available, of each half and of both."""
+        """Return the free sizes, of each half and of both."""
         sizes = {"available_size": int(self.allocator.available_size())}
         if self.has_halves:
             sizes["full_available_size"] = int(self.allocator.full_available_size())
@@ -179,7 +179,7 @@ class SglangPool(CallRecorder):
 
 
 class SglangStates(CallRecorder):
-    """A ``MambaSlotAllocator`` that records the slots that a cache returns, in a pool of requests around it.
+    """A ``MambaSlotAllocator`` that records the slots that a cache returns, in a pool of requests.
 
     `request_pool` is a ``HybridReqToTokenPool`` with the allocator and nothing else. Its own constructor
     allocates the states of every layer by the configuration of a model; a tree only passes slots on.
@@ -195,12 +195,12 @@ class SglangStates(CallRecorder):
         self.watch(self.allocator, "free", "free_state")
 
     def alloc(self) -> int | None:
-        """Take a slot for the caller."""
+        """Allocate a slot for the caller."""
         found = self.allocator.alloc(1)
         return None if found is None else int(found[0])
 
     def free(self, slot: int) -> None:
-        """Give one of the caller's back, which no cache has asked for."""
+        """Free a slot of the caller, by no call of a cache."""
         with self.unrecorded():
             self.allocator.free(torch.tensor([slot]))
 
@@ -210,7 +210,7 @@ class SglangStates(CallRecorder):
 
 
 def settings_of_states(chunk: int) -> tuple[Any, dict[str, Any]]:
-    """Return a server's arguments and its published settings, for as long as a cache of states is built.
+    """Set a server's arguments and published settings while a cache of states is built.
 
     ``chunk`` counts tokens between places where a state may be kept (a server takes a kernel's, 64); the
     states of a path are not bounded.
@@ -220,7 +220,7 @@ def settings_of_states(chunk: int) -> tuple[Any, dict[str, Any]]:
 
 
 class OverSglangPool(SlotCalls):
-    """An adapter over a `SglangPool`, whose calls reach the pool."""
+    """The base of adapters over a `SglangPool`, whose calls reach the pool."""
 
     pool: SglangPool
 

@@ -42,7 +42,7 @@ class SglangTokenSlots(OverSglangPool, SlotAdapter):
         self.pool = SglangPool(make_allocator(page_size, tokens, swa_tokens, need_sort), _forget)
 
     def claim(self) -> frozenset[str]:
-        """Claim groups, and the order of what is handed out where it sorts."""
+        """Claim groups, and the order of allocations if the allocator sorts."""
         order = {"merges", "sorted"} if self.config["need_sort"] else set()
         return frozenset({"pool", "groups"} | order) | also_claimed(self.config)
 
@@ -79,7 +79,7 @@ class SglangSWASlots(SglangTokenSlots):
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(1, 4, swa_pages=8)
 
     def claim(self) -> frozenset[str]:
-        """Claim halves; a merge is for each of the two pools below it."""
+        """Claim halves; a merge applies to both pools below the allocator."""
         return frozenset({"pool", "groups", "swa"}) | also_claimed(self.config)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> Done:
@@ -91,7 +91,7 @@ class SglangSWASlots(SglangTokenSlots):
 
 
 def _forget(effect: Effect) -> None:
-    """Leave out what no cache asked for."""
+    """Drop the recorded calls that no cache made."""
 
 
 class SglangRows(BaseAdapter):

@@ -1,4 +1,4 @@
-"""The common part of the adapters of sglang's prefix caches: keys, slots, nodes by step, and missing claims.
+"""The base of the adapters of sglang's prefix caches: keys, slots, nodes by step, and missing claims.
 
 Where its contract differs from ours, the adapter does what sglang's own caller does, and claims nothing
 about the rest. It numbers nodes anew, since sglang counts those of all caches of a process together; spells
@@ -35,7 +35,7 @@ ASTRAY = -1
 
 
 class SglangTree(OverSglangPool, PrefixAdapter, ABC):
-    """A prefix cache of sglang, the `cache`, over one of its allocators, the `pool`.
+    """The base of adapters of an sglang prefix cache, the `cache`, over an sglang allocator, the `pool`.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
     ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens. Others hold it to what it does not
@@ -62,10 +62,10 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def make_cache(self, page_size: int) -> Any:
-        """Build what is examined over `pool`."""
+        """Build the examined cache over `pool`."""
 
     def parameters(self, page_size: int, **more: Any) -> Any:
-        """Return what a cache over the pool is built from."""
+        """Return the parameters of a cache over the pool."""
         common = {"disable": False, "req_to_token_pool": None, "page_size": page_size}
         return load_sglang("mem_cache.cache_init_params").CacheInitParams(
             **{**common, "token_to_kv_pool_allocator": self.pool.allocator, **more}
@@ -77,7 +77,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         return frozenset(claimed) | also_claimed(self.config)
 
     def effects_of_cache(self, effect: out.Effect) -> None:
-        """Write down what the cache gave back; the halves of slots that go, too, are part of those."""
+        """Record the memory that the cache gave back; the halves of freed slots are part of the slots."""
         self.effects.append(effect)
         freed = {slot for one in self.effects if one.call == "free" for slot in one.slots}
         kept = [
@@ -101,7 +101,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
     def free(self, slots: Sequence[int]) -> None:
-        """Give whole pages back, as they were allocated: sglang's caller knows all slots of his pages."""
+        """Free whole pages, as they were allocated: sglang's caller knows all slots of his pages."""
         super().free(self.slots_of(self.pages_of(slots)))
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
@@ -118,12 +118,12 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     # -- keys in and out -----------------------------------------------------------------------------------
 
     def key_of(self, key: ops.Key) -> Any:
-        """Return a key as sglang takes it; its tokens are 64-bit integers in an array."""
+        """Return a key in sglang's form; its tokens are 64-bit integers in an array."""
         tokens = array("q", [token for token in key.tokens if isinstance(token, int)])
         return load_sglang("mem_cache.radix_cache").RadixKey(tokens, spell_namespace(key.extra_key))
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Match a key; what came out is overwritten at once (X5)."""
+        """Match a key; the returned indices are overwritten at once (X5)."""
         key = self.key_of(operation.key)
         params = load_sglang("mem_cache.base_prefix_cache").MatchPrefixParams(key=key)
         result = self.cache.match_prefix(params)
@@ -136,14 +136,14 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
             clobber(key.token_ids)
 
     def matched(self, operation: ops.Match, node: Any, result: Any) -> out.Matched:
-        """Tell what a match found."""
+        """Make the result of a match."""
         indices, found = self.found(node, result)
         slots, dtype = tuple(indices.tolist()), str(indices.dtype).removeprefix("torch.")
         clobber(indices)
         return out.Matched(slots, found, self.node_length(node, operation.key), dtype)
 
     def found(self, node: Any, result: Any) -> tuple[torch.Tensor, int]:
-        """Return the slots that a match found and their number: before 0.5.22 it brings the slots along."""
+        """Return the slots found by a match and their number: before 0.5.22 it brings the slots along."""
         if hasattr(result, "device_indices"):
             return result.device_indices, len(result.device_indices)
         return self.cache.path_device_indices(node), int(result.device_prefix_len)
@@ -165,11 +165,11 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         return out.Inserted(int(result.prefix_len), adopted, length, exists)
 
     def insert_and_look(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call, and read from pool and tree what it does not tell: nothing."""
+        """Call the cache's insert, and read further results from pool and tree: nothing."""
         return self.call_insert(operation, key, value)
 
     def call_insert(self, operation: ops.Insert, key: Any, value: torch.Tensor) -> Any:
-        """Make the call."""
+        """Call the cache's insert."""
         params = load_sglang("mem_cache.base_prefix_cache").InsertParams
         return self.cache.insert(params(key=key, value=value, **self.more_of_insert(operation)))
 
@@ -178,12 +178,12 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         return {}
 
     def adopted(self, operation: ops.Insert, result: Any) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cache took, as its caller concludes from the prefix length."""
+        """Return the adopted ranges, as the cache's caller concludes them from the prefix length."""
         start, stop = int(result.prefix_len), self.whole(len(operation.key.tokens))
         return ((start, stop),) if start < stop else ()
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Evict; what is negative is nothing to sglang's caller."""
+        """Evict; sglang's caller never asks for negative numbers."""
         base = load_sglang("mem_cache.base_prefix_cache")
         tokens, secondary = max(0, operation.tokens), max(0, operation.secondary)
         result = self.cache.evict(base.EvictParams(num_tokens=tokens, **self.secondary(secondary)))
@@ -192,11 +192,11 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         return out.Evicted(int(result.num_tokens_evicted), int(swa), int(result.mamba_num_evicted))
 
     def secondary(self, amount: int) -> dict[str, int]:
-        """Return what to evict of the second kind of memory, by the name of the parameter."""
+        """Return the amount to evict of the second kind of memory, by the parameter's name."""
         return {}
 
     def reset(self) -> None:
-        """Empty the cache, and free what it held: to sglang that is one act of the server."""
+        """Empty the cache, and free its slots: to sglang that is one act of the server."""
         held = sorted(self.cached_slots())  # the tree in Rust tells them in another order each time
         self._left.update(self._nodes, self._holds)
         self._nodes.update(dict.fromkeys(self._nodes))
@@ -212,7 +212,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     # -- nodes by step -------------------------------------------------------------------------------------
 
     def do_lock(self, step: int, operation: ops.Lock) -> out.Result:
-        """Take a hold; one at the root of a tree that was reset is none."""
+        """Take a hold; at the root of a reset tree, take none."""
         if operation.of not in self._left:
             return super().do_lock(step, operation)
         self._left.add(step)
@@ -223,7 +223,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         return self.cache.inc_lock_ref(node)
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Release a hold; one in a tree that was reset is gone."""
+        """Release a hold; a hold of a reset tree is gone."""
         if operation.at is not None or operation.token is not None:
             raise UnsupportedError("a hold is released as it was taken")
         return out.Done() if operation.lock in self._left else super().do_unlock(step, operation)
@@ -234,7 +234,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
     # -- looking inside ------------------------------------------------------------------------------------
 
     def audit(self) -> Sequence[str]:
-        """Let the tree check itself, where it can and nothing is held, as a server does when idle (R9)."""
+        """Let the tree check itself, if it can and nothing is held, as a server does when idle (R9)."""
         check = getattr(self.cache, "sanity_check", None)
         if check is None or self.sizes_of_cache()["protected_size"]:
             return ()
@@ -259,10 +259,10 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def view(self, node: Any, parent: int | None) -> out.NodeView:
-        """Describe a node whose parent has this number."""
+        """Describe a node whose parent has a given number."""
 
     def view_of(self, node: Any, parent: int | None, value: torch.Tensor, **own: Any) -> out.NodeView:
-        """Describe a node with these slots: the fields of all trees, and the fields of its own tree."""
+        """Describe a node with given slots: the fields of all trees, and the fields of its own tree."""
         return out.NodeView(
             id=self.number_of(node),
             parent=parent,
@@ -274,7 +274,7 @@ class SglangTree(OverSglangPool, PrefixAdapter, ABC):
         )
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show every node, where sglang has nodes to show."""
+        """Show every node, if the cache has nodes to show."""
         if "inspect" not in self.capabilities:
             raise UnsupportedError("there are no nodes to look at")
         return out.Inspected(self.views())

@@ -31,7 +31,7 @@ _SMALL: Config = {"blocks": 8, "block_size": 4, "policy": "release", "caching": 
 
 
 class VllmBlocks(BaseAdapter):
-    """``blocks``, the null block not counted, and ``block_size``; all of one group."""
+    """The adapter of `BlockPool` with ``blocks`` of ``block_size``, besides the null block; one group."""
 
     KIND: ClassVar[str] = "blocks"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
@@ -54,7 +54,7 @@ class VllmBlocks(BaseAdapter):
         self._number_blocks()
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; misuse is undefined."""
+        """Claim the order of evictions; misuse is undefined."""
         also = str(self.config.get("also", "")).split()
         return frozenset({"pool", "callbacks", "inspect", "exact_policy", "trusted_hashes", *also})
 
@@ -73,13 +73,13 @@ class VllmBlocks(BaseAdapter):
         return -1 if known is None else self._digests[self._utils.get_block_hash(known)]
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of its queue, whose blocks with a hash are cached."""
+        """Return the sizes of the pool's queue, whose blocks with a hash are cached."""
         queue = self.pool.free_block_queue.get_all_free_blocks()
         cached = sum(block.block_hash is not None for block in queue)
         return {"pool_avail": self.pool.get_num_free_blocks() - cached, "evictable_blocks": cached}
 
     def do_alloc_blocks(self, step: int, operation: ops.AllocBlocks) -> out.Result:
-        """Take blocks, after the look at how many there are that all of its callers take."""
+        """Allocate blocks, after the check for enough blocks that all of vLLM's callers make."""
         if operation.count > self.pool.get_num_free_blocks():
             return out.NoRoom()
         cached = {number for number, block in enumerate(self._blocks) if block.block_hash is not None}
@@ -90,13 +90,13 @@ class VllmBlocks(BaseAdapter):
         return out.Slots(taken)
 
     def do_retain_blocks(self, step: int, operation: ops.RetainBlocks) -> out.Result:
-        """Share blocks, as a request that finds them does."""
+        """Retain blocks, as a request that finds them does."""
         self.pool.touch(self._named(operation.blocks))
         self._held.update(self.numbers(operation.blocks))
         return out.Done()
 
     def do_release_blocks(self, step: int, operation: ops.ReleaseBlocks) -> out.Result:
-        """Release blocks, and tell which of them are now without a hash and without a reference."""
+        """Release blocks, and report those now without a hash and without a reference."""
         numbers = self.numbers(operation.blocks)
         self.pool.free_blocks(self._named(operation.blocks))
         self._held.subtract(numbers)
@@ -105,7 +105,7 @@ class VllmBlocks(BaseAdapter):
         return out.Done()
 
     def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Result:
-        """Register blocks as a computed request does, which leaves out blocks that are registered already."""
+        """Register blocks as a computed request does, without those already registered."""
         if not self.is_caching:
             return out.Done()
         numbers, blocks = self.numbers(operation.blocks), self._named(operation.blocks)
@@ -140,7 +140,7 @@ class VllmBlocks(BaseAdapter):
         return out.Done()
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Let go of all blocks, and forget everything."""
+        """Release all blocks, and forget everything."""
         for number in self._held.elements():
             self.pool.free_blocks([self._blocks[number]])
         self._held.clear()
@@ -151,7 +151,7 @@ class VllmBlocks(BaseAdapter):
         return out.Done()
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Look at every block, and every hash up that ever was registered; nothing is told of the dummy."""
+        """Show every block, and look up every hash ever registered; the dummy is not shown."""
         found = [
             (number, self._numbers[blocks[0].block_id])
             for digest, number in self._digests.items()
@@ -166,7 +166,7 @@ class VllmBlocks(BaseAdapter):
         )
 
     def _tell(self, gone: Sequence[int]) -> None:
-        """Tell of blocks that are free now, with the hashes that vLLM says were removed."""
+        """Report newly freed blocks, with the hashes that vLLM says were removed."""
         events = self.pool.take_events()
         external = {self._utils.maybe_convert_block_hash(digest): it for digest, it in self._digests.items()}
         removed = sorted(external[digest] for event in events for digest in event.block_hashes)

@@ -36,7 +36,7 @@ _BLOCKS = 2048
 
 
 class _Hybrid(CallersPool, VllmFull):
-    """The common part of both adapters with a second group; `SECOND` begins the names of its sizes.
+    """The base of both adapters with a second group; `SECOND` begins the names of its sizes.
 
     ``slots``, and ``swa_slots`` or ``track_slots``, say what the pools have that inserts bring their memory
     from. With ``at_once`` so many requests compute each key at the same time; with ``chunk`` a request takes
@@ -62,7 +62,7 @@ class _Hybrid(CallersPool, VllmFull):
     # -- what is cached ------------------------------------------------------------------------------------
 
     def _by_hash(self) -> tuple[dict[bytes, list[Any]], dict[bytes, list[Any]]]:
-        """Return the blocks of each hash that the groups have."""
+        """Return the blocks of each hash in the groups."""
         utils = load_vllm("v1.core.kv_cache_utils")
         found: tuple[dict[bytes, list[Any]], dict[bytes, list[Any]]] = ({}, {})
         for block in self._cached():
@@ -71,7 +71,7 @@ class _Hybrid(CallersPool, VllmFull):
         return found
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in distinct contents that are present, and the free sizes of the pools."""
+        """Return the sizes in distinct contents present, and the free sizes of the pools."""
         sizes: dict[str, int] = {}
         for prefix, found in zip(("", self.SECOND), self._by_hash(), strict=True):
             unit = 1 if prefix == "mamba_" else self.page_size
@@ -84,14 +84,14 @@ class _Hybrid(CallersPool, VllmFull):
         return {**sizes, "total_size": sizes["protected_size"] + sizes["evictable_size"], **of_pool}
 
     def at(self, digest: bytes, group: int) -> tuple[int, ...] | None:
-        """Return what stands in the block that vLLM finds under a hash."""
+        """Return the content of the block that vLLM finds under a hash."""
         found = self.blocks.get_cached_block(digest, [group])
         return None if found is None else self._contents[found[0].block_id]
 
     # -- requests ------------------------------------------------------------------------------------------
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Look a prompt up; what is found is read where it was written."""
+        """Match a prompt; the content of found blocks is read where it was written."""
         request = self._request(step, operation.key)
         blocks, length, junction = self.cache.get_computed_blocks(request)
         self._nodes[step] = self.whole(operation.key, length)
@@ -106,7 +106,7 @@ class _Hybrid(CallersPool, VllmFull):
         return {}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let requests come, be computed and go; for a key of no whole page none comes."""
+        """Play requests from their arrival to their end; a key without a whole page makes none."""
         key = self._nodes[step] = self.whole(operation.key)
         length, slots = len(key.tokens), self.numbers(operation.slots or ())
         requests = [self._request(f"{step}.{number}", key) for number in range(self._at_once)]
@@ -134,7 +134,7 @@ class _Hybrid(CallersPool, VllmFull):
         return out.Inserted(stored, adopted, length, self.finds_state(digests[-1:], second))
 
     def finds_state(self, digests: Sequence[bytes], second: Mapping[bytes, object]) -> bool:
-        """Tell whether the state at the end of a key was there."""
+        """Tell whether the state at the end of a key was cached."""
         return False
 
     def _lend(self, count: int) -> None:
@@ -142,7 +142,7 @@ class _Hybrid(CallersPool, VllmFull):
         self.blocks.free_blocks(lent)
 
     def _compute(self, requests: Sequence[Any], length: int) -> Iterator[tuple[Any, range]]:
-        """Give requests blocks for what they do not find; yield each one's pages of each step.
+        """Give requests blocks for tokens not found; yield each one's pages in each step.
 
         Of several at the same time none finds what another computes: vLLM registers their blocks later, as
         where KV comes from elsewhere.
@@ -167,10 +167,10 @@ class _Hybrid(CallersPool, VllmFull):
     def write_second(
         self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write to a block of the second group what came for a page that was computed."""
+        """Write the content of a computed page to a block of the second group."""
 
     def take_back(self) -> None:
-        """Take back what was lent to a request, and is blank now, wherever it stands in the queue."""
+        """Take back blank blocks lent to a request, anywhere in the queue."""
         idle = [block for block in self.blocks.blocks if not block.ref_cnt and not block.is_null]
         blank = [block for block in idle if block.block_hash is None]
         self.blocks.touch(blank)
@@ -178,7 +178,7 @@ class _Hybrid(CallersPool, VllmFull):
         self.blocks.take_events()
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let a request take block after block until enough has gone, and go."""
+        """Play a request that takes block after block until enough was evicted."""
         taken: list[Any] = []
         gone = [0, 0]
         while self._is_wanted(operation, gone):
@@ -196,7 +196,7 @@ class _Hybrid(CallersPool, VllmFull):
         return any(done < wanted and sizes[name] for name, wanted, done in asked)
 
     def _lose(self, group: int, external: object, gone: list[int]) -> None:
-        """Give back the contents of a block that went, if the block was the last with its hash."""
+        """Give back the contents of an evicted block that was the last with its hash."""
         convert = load_vllm("v1.core.kv_cache_utils").maybe_convert_block_hash
         (digest,) = [it for it in self.known[group] if convert(it) == external]
         if self.at(digest, group) is None or self.config.get("bare_events"):
@@ -210,14 +210,14 @@ class _Hybrid(CallersPool, VllmFull):
 
     @abstractmethod
     def lose_second(self, digest: bytes, gone: list[int]) -> None:
-        """Give back what the second group has for a page, and count it."""
+        """Give back the second group's content of a page, and count it."""
 
     @abstractmethod
     def evicted(self, full: int, second: int) -> out.Evicted:
-        """Tell what went of both groups."""
+        """Return the result of an eviction from both groups."""
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Let every request go, and forget everything."""
+        """End every request, and forget everything."""
         self.blocks.free_blocks(self._lent)
         result = super().do_reset(step, operation)
         self._lent = self.blocks.get_new_blocks(self.blocks.get_num_free_blocks())
@@ -231,7 +231,7 @@ class _Hybrid(CallersPool, VllmFull):
     # -- looking -------------------------------------------------------------------------------------------
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show each present page as a node, with the contents that the second group has for the page."""
+        """Show each present page as a node, with the second group's content of the page."""
         kv, second = self._by_hash()
         pages = sorted(kv, key=lambda digest: (len(self._keys[digest].tokens), self._births[digest]))
         numbers = {self._keys[digest]: self._births[digest] for digest in pages}
@@ -256,11 +256,11 @@ class _Hybrid(CallersPool, VllmFull):
 
     @abstractmethod
     def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
-        """Return the parts of a node that show the contents of the second group."""
+        """Return the parts of a node that show the second group's contents."""
 
 
 class VllmMamba(_Hybrid):
-    """Full attention and Mamba layers, whose states are kept where a step ends (``mamba_cache_mode`` align).
+    """The adapter for full attention and Mamba layers, with states at step ends (``mamba_cache_mode`` align).
 
     A state may outlive the KV of its page, and stands there again when that is computed once more.
     """
@@ -284,7 +284,7 @@ class VllmMamba(_Hybrid):
         return make_manager(self.page_size, _BLOCKS, (spec, "MambaManager"))
 
     def claim(self) -> frozenset[str]:
-        """Claim states that go by themselves."""
+        """Claim states that are evicted by themselves."""
         return super().claim() | {"mamba", "branching", "lone_states"}
 
     def sizes(self) -> dict[str, int]:
@@ -292,16 +292,16 @@ class VllmMamba(_Hybrid):
         return super().sizes() | {"available_track_slots": len(self._tracks)}
 
     def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> out.Result:
-        """Take a track slot."""
+        """Allocate a track slot."""
         return out.Slots((self._tracks.pop(0),)) if self._tracks else out.NoRoom()
 
     def do_free_track(self, step: int, operation: ops.FreeTrack) -> out.Result:
-        """Take one back."""
+        """Free a track slot."""
         self._tracks.append(self.one(operation.slot))
         return out.Done()
 
     def more_of_match(self, second: Sequence[tuple[int, ...]], junction: int) -> dict[str, Any]:
-        """Return the state at the end, and how far KV goes on."""
+        """Return the state at the end, and the length of KV beyond it."""
         return {"state": next((state for (state,) in second), None), "branching": junction or None}
 
     def finds_state(self, digests: Sequence[bytes], second: Mapping[bytes, object]) -> bool:
@@ -327,16 +327,16 @@ class VllmMamba(_Hybrid):
         gone[1] += 1
 
     def evicted(self, full: int, second: int) -> out.Evicted:
-        """Tell of tokens and states."""
+        """Return the numbers of evicted tokens and states."""
         return out.Evicted(full, 0, second)
 
     def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
-        """Return the state at its end."""
+        """Return the state at the node's end."""
         return {"state": None if held is None else held[0], "state_lock_ref": locks}
 
 
 class VllmWindow(_Hybrid):
-    """Full attention and layers with a sliding window, whose blocks die by themselves and are followed.
+    """The adapter for full attention and a sliding window, whose blocks die by themselves and are followed.
 
     vLLM's window counts the token that is computed next, and ours does not: it is one larger. A block of the
     window whose KV has gone is forgotten at once (``evict_blocks``), as our pool's halves go with their
@@ -363,11 +363,11 @@ class VllmWindow(_Hybrid):
         return make_manager(self.page_size, _BLOCKS, (spec, "SlidingWindowManager"))
 
     def claim(self) -> frozenset[str]:
-        """Claim a window, and none of our rules for what of it dies (`exact_windows`)."""
+        """Claim a window, but none of our rules for its deaths (`exact_windows`)."""
         return super().claim() | {"swa"}
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let requests come, be computed and go, and then forget what they say is gone."""
+        """Play requests from their arrival to their end, and then forget the blocks that they report gone."""
         self._lost = set[int]()
         result = super().do_insert(step, operation)
         self.cache.evict_blocks(self._lost)
@@ -377,7 +377,7 @@ class VllmWindow(_Hybrid):
     def write_second(
         self, operation: ops.Insert, digest: bytes, place: int, incoming: tuple[int, ...], block: int
     ) -> None:
-        """Write halves, unless these are gone; a dead page takes the incoming halves."""
+        """Write halves, unless they are gone; a dead page takes the new halves."""
         assert self.pool is not None
         if place * self.page_size < operation.swa_evicted_seqlen:
             self._lost.add(block)
@@ -408,7 +408,7 @@ class VllmWindow(_Hybrid):
         gone[1] += self.page_size
 
     def evicted(self, full: int, second: int) -> out.Evicted:
-        """Tell of tokens of both kinds."""
+        """Return the numbers of evicted tokens of both kinds."""
         return out.Evicted(full, second)
 
     def do_read_halves(self, step: int, operation: ops.ReadHalves) -> out.Result:
@@ -420,5 +420,5 @@ class VllmWindow(_Hybrid):
         return out.Slots((), tuple(told[number] for number in numbers))
 
     def more_of_node(self, held: tuple[int, ...] | None, locks: int) -> dict[str, Any]:
-        """Return whether its window lives."""
+        """Return whether the node's window is alive."""
         return {"is_alive": held is not None}

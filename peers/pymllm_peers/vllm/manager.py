@@ -50,7 +50,7 @@ def _configuration(page_size: int, pages: int) -> Config:
 
 
 class VllmFull(ByRequest):
-    """``page_size`` and ``capacity``, in tokens; the null block comes on top.
+    """The adapter of the manager, with ``page_size`` and ``capacity`` in tokens; the null block is extra.
 
     Three more keys hold vLLM to what it does not promise, to show where it differs; nobody searches with one:
     ``also`` names further claims, between blanks; with ``bare_keys`` requests have no token behind the key,
@@ -79,7 +79,7 @@ class VllmFull(ByRequest):
         return make_manager(self.page_size, self.number("capacity") // self.page_size + 1)
 
     def claim(self) -> frozenset[str]:
-        """Claim its order; misuse is undefined, and blocks have no hashes of ours.
+        """Claim the order of evictions; misuse is undefined, and blocks have no hashes of ours.
 
         Of the dimensions, `weights` is none: who loads other weights resets the cache.
         """
@@ -91,7 +91,7 @@ class VllmFull(ByRequest):
         return [block for block in self.blocks.blocks if block.block_hash is not None]
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes in registered blocks; the free blocks tell how many of these are unreferenced."""
+        """Return the sizes in registered blocks; the free ones among them are unreferenced."""
         total, evictable = len(self._cached()), self.blocks.get_num_free_blocks() - self._count_blank()
         pages = {"total_size": total, "evictable_size": evictable, "protected_size": total - evictable}
         return {name: count * self.page_size for name, count in pages.items()}
@@ -104,7 +104,7 @@ class VllmFull(ByRequest):
     # -- requests ------------------------------------------------------------------------------------------
 
     def _request(self, name: object, key: ops.Key) -> Any:
-        """Return a request for a key and one token more, as the scheduler has it."""
+        """Return a request for a key and one more token, like the scheduler's."""
         tokens = [token for token in key.tokens if isinstance(token, int)]
         request = load_vllm("v1.request").Request(
             f"{name}",
@@ -122,14 +122,14 @@ class VllmFull(ByRequest):
         return request
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Look a prompt up; what is found is read where it was written."""
+        """Match a prompt; the content of found blocks is read where it was written."""
         blocks, length, _ = self.cache.get_computed_blocks(self._request(step, operation.key))
         self._nodes[step] = self.whole(operation.key, length)
         slots = [slot for block in blocks.blocks[0] for slot in self._contents[block.block_id]]
         return out.Matched(tuple(slots), length, length)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Let a request come, be computed and go; one of no whole page never comes."""
+        """Play a request from its arrival to its end; a key without a whole page makes none."""
         key = self.whole(operation.key)
         slots = key.tokens if operation.slots is None else self.numbers(operation.slots)
         if not key.tokens:
@@ -150,7 +150,7 @@ class VllmFull(ByRequest):
         return out.Inserted(found, ((found, length),) if found < length else (), length)
 
     def do_evict(self, step: int, operation: ops.Evict) -> out.Result:
-        """Let a request come and go that is found nowhere, which takes all blank blocks and some more."""
+        """Play a request that finds nothing and takes all blank blocks and some more."""
         before, pages = len(self._cached()), -(-operation.tokens // self.page_size)
         wanted = min(self._count_blank() + pages, self.blocks.get_num_free_blocks())
         if pages > 0 and wanted:
@@ -160,7 +160,7 @@ class VllmFull(ByRequest):
         return out.Evicted((before - len(self._cached())) * self.page_size)
 
     def stay(self, step: int, key: ops.Key) -> Any:
-        """Let a request come that stays."""
+        """Let a request arrive that stays."""
         request = self._request(step, key)
         self.cache.new_step_starts()
         blocks, found, _ = self.cache.get_computed_blocks(request)
@@ -170,11 +170,11 @@ class VllmFull(ByRequest):
         return request
 
     def leave(self, request: Any) -> None:
-        """Let a request go."""
+        """End a request."""
         self.cache.free(request)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Let every request go, and forget everything."""
+        """End every request, and forget everything."""
         self.forget_requests(leave=not self.config.get("bare_reset"))
         if not self.cache.reset_prefix_cache():
             raise RuntimeError("vLLM refuses to reset a cache that is in use")
@@ -205,7 +205,7 @@ DIMENSIONS = ("extra_key", "lora", "lora_version", "embeddings")
 
 
 def _told(key: ops.Key) -> dict[str, Any]:
-    """Return what a request says of all on which its KV depends beside the tokens.
+    """Return the inputs besides the tokens on which a request's KV depends.
 
     The path of an adapter is its version: one name may be pointed at another path.
     """
@@ -221,7 +221,7 @@ def _told(key: ops.Key) -> dict[str, Any]:
 
 
 def make_manager(page_size: int, blocks: int, *more: tuple[Any, str]) -> Any:
-    """Build a manager of a group of full attention and perhaps more, whose prompts are never too long.
+    """Build a manager of a group of full attention and perhaps more, without a limit on prompts.
 
     Of each further group the specification is given, and the name of the class that manages it.
     """
@@ -243,7 +243,7 @@ def make_manager(page_size: int, blocks: int, *more: tuple[Any, str]) -> Any:
 
 
 def _make_hasher(page_size: int) -> Any:
-    """Return what hashes a request's blocks, with the hash function that is vLLM's default."""
+    """Return the function that hashes a request's blocks, with vLLM's default hash function."""
     utils, sha256 = load_vllm("v1.core.kv_cache_utils"), load_vllm("utils.hashing").sha256
     utils.init_none_hash(sha256)
     return utils.get_request_block_hasher(page_size, sha256)

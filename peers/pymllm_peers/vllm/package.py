@@ -1,4 +1,4 @@
-"""Importing the cache classes of vLLM where there is no GPU, and none of what only a server needs.
+"""The import of vLLM's cache classes without a GPU, and without modules that only a server needs.
 
 vLLM is installed without its dependencies (`peers/constraints/peers-alone.txt`), as sglang is. While it is
 loaded, names stand in for those that its caches import and do not use (`STAND_INS`), and packages whose
@@ -46,7 +46,7 @@ BARE_PACKAGES: dict[str, str] = {
 
 
 def require_version() -> None:
-    """Refuse a version of vLLM that the adapters do not know, by `ImportError`."""
+    """Refuse a version of vLLM unknown to the adapters, by `ImportError`."""
     require_known("vllm", KNOWN, _ENVIRONMENT)
 
 

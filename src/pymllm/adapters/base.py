@@ -35,7 +35,7 @@ _LONGEST = 1000  # characters of an error's words
 
 
 class Adapter(Protocol):
-    """One built implementation, its claims, and the operations that it lacks in some form (X9)."""
+    """The interface of one built implementation, with its claims, and its limits by operation (X9)."""
 
     name: str
     kind: str
@@ -44,34 +44,34 @@ class Adapter(Protocol):
     limits: Mapping[str, str]
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out and tell everything that could be seen of it.
+        """Carry an operation out and report all its observable effects.
 
         `ProgramError` where it names a step that gave nothing, `AdapterError` where the adapter is at fault.
         """
 
     def audit(self) -> Sequence[str]:
-        """Walk the implementation from inside, where that is possible; ids of the laws that were checked."""
+        """Walk the implementation from inside, where possible; return the ids of the checked laws."""
 
     def close(self) -> None:
-        """Let go of everything that outlives the object, such as a process."""
+        """Release everything that outlives the object, such as a process."""
 
 
 class AdapterClass(Protocol):
-    """How adapters are made: a class with these attributes, called with one of its configurations."""
+    """The interface of an adapter's class, called with one of its configurations."""
 
     KIND: ClassVar[str]
     CONFIGURATIONS: ClassVar[Sequence[Config]]
 
     def __call__(self, name: str, config: Mapping[str, int | str | bool | None]) -> Adapter:
-        """Build one; `ValueError` names what the configuration lacks."""
+        """Build an adapter; `ValueError` names the key that the configuration lacks."""
 
 
 class UnsupportedError(Exception):
-    """Raised inside an adapter where it cannot carry an operation out; it has done nothing."""
+    """Raised inside an adapter that cannot carry an operation out and has done nothing."""
 
 
 class BaseAdapter:
-    """The common part of adapters in this process.
+    """The base of adapters in this process.
 
     `KIND` is one of `pymllm.history.operations.KINDS`, `CONFIGURATIONS` what to examine where nobody asks for
     anything else: small pages, tiny pools. `effects` is what the operation in progress has done to pools and
@@ -101,18 +101,18 @@ class BaseAdapter:
         return frozenset()
 
     def sizes(self) -> dict[str, int]:
-        """Return every size and counter that can be told, by its documented name."""
+        """Return every known size and counter, by its documented name."""
         return {}
 
     def audit(self) -> Sequence[str]:
-        """Walk the implementation from inside: nothing, unless a subclass can."""
+        """Walk the implementation from inside; the base has nothing to walk."""
         return ()
 
     def close(self) -> None:
-        """Let go of what outlives the object: nothing, unless a subclass has such."""
+        """Release everything that outlives the object; the base has nothing to release."""
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out; whatever the implementation raises becomes a `Failed` result."""
+        """Carry an operation out, turning the implementation's errors into a `Failed` result."""
         name = _METHODS[self.kind].get(type(operation))
         method = None if name is None else getattr(self, name, None)
         if method is None:
@@ -134,12 +134,12 @@ class BaseAdapter:
         return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
 
     def _line_of(self, error: Exception) -> str:
-        """Say in which line of a stranger's an error was raised; nothing where it is this package's own."""
+        """Name the line of the stranger's code that raised an error; empty where it is this package's own."""
         is_ours = type(self).__module__.startswith("pymllm.")
         return f" ({line_of(error)})" if not is_ours and own_line_of(error) else ""
 
     def number(self, key: str) -> int:
-        """Return a number of the configuration; `ValueError` if it is none."""
+        """Return a number of the configuration; `ValueError` if the value is none."""
         value = self.config[key]
         if type(value) is not int:
             raise ValueError(f"the configuration's {key} is {cut(repr(value))}; it must be an integer")
@@ -158,7 +158,7 @@ class BaseAdapter:
 
 
 def _words_of(error: Exception) -> str:
-    """Return the text of an implementation's error, cut; nothing if the error has no readable text."""
+    """Return the text of an implementation's error, cut; empty if the error has no readable text."""
     try:
         return cut(str(error), _LONGEST)
     except Exception:  # a stranger's class may do anything there
@@ -166,7 +166,7 @@ def _words_of(error: Exception) -> str:
 
 
 def place_of(adapter: object, method: str) -> str:
-    """Return `` (line 3 of file.py)`` for where a method of an adapter stands; nothing where nobody knows."""
+    """Return `` (line 3 of file.py)`` for the source of an adapter's method; empty where it is unknown."""
     function = getattr(adapter, method, None)
     code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else f" (line {code.co_firstlineno} of {code.co_filename})"
@@ -213,7 +213,7 @@ def _read_claims(name: str, claimed: object) -> frozenset[str]:
 
 
 def _read_limits(name: str, kind: str, limits: object) -> dict[str, str]:
-    """Return declared limits as a dict; `AdapterError` names what is none."""
+    """Return declared limits as a dict; `AdapterError` names an entry that is no limit."""
     wrong = find_wrong_limit(kind, limits)
     if wrong is not None:
         raise AdapterError(name, f"LIMITS {wrong}")

@@ -13,18 +13,18 @@ ANY_VERSION = "PYMLLM_ANY_VERSION"
 
 
 class Checkout(Protocol):
-    """Sources of a project, in the folder that an environment variable names."""
+    """Sources of a project, in a folder named by an environment variable."""
 
     @property
     def project(self) -> str:
-        """Name of the project, as lists of deviations have it before an @."""
+        """Name of the project, as written before the @ in lists of deviations."""
 
     @property
     def variable(self) -> str:
         """Name of the environment variable."""
 
     def how_to_get(self) -> str:
-        """Say which sources they are, and what to set."""
+        """Describe the sources, and the variable to set."""
 
     def is_of(self, commit: str) -> bool:
         """Tell whether the files of a commit are checked out."""
@@ -32,7 +32,7 @@ class Checkout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """An adapter that ``--adapter`` finds by a name.
+    """An adapter that ``--adapter`` finds by name.
 
     A plug-in makes its own with keywords, as docs/verify.md has it; all but the first three may be left out.
     """
@@ -60,12 +60,12 @@ class AdapterEntry:
 
     @property
     def released_as(self) -> str:
-        """Name of the distribution that its implementation comes in; empty where it needs none."""
+        """Name of the distribution with the implementation; empty where it needs none."""
         return self.distribution or self.package
 
 
 def _is_there(module: str) -> bool:
-    """Tell whether a module could be imported; of a dotted name, the packages above it are."""
+    """Tell whether a module could be imported; for a dotted name, its packages must be importable."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # one above it is not there

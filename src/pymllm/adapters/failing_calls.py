@@ -1,4 +1,4 @@
-"""Calls that are written down and can be told to fail (X2): of a cache to its pools, and inside a context."""
+"""Recorded calls that a fault can make fail (X2): of a cache to its pools, and inside a context."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pymllm.history.outcomes import Effect
 
 
 class InjectedFault(Exception):
-    """The error that a `Fault` orders; the call that raises this error has done nothing."""
+    """The error that a `Fault` orders, raised by a call that has done nothing."""
 
 
 class Recorder:
-    """Wrap a pool for a cache; everything but the recorded calls goes straight through.
+    """A wrapper of a pool for a cache, which records some calls and passes all others through.
 
     ``record`` is called with the `Effect` of each call that the pool has taken. The caller's own calls go to
     `inner` directly, and are not recorded.
@@ -30,7 +30,7 @@ class Recorder:
 
     @property
     def fault(self) -> Fault | None:
-        """The call that is to raise `InjectedFault` and take nothing; it is counted from when it is set."""
+        """The ordered call, which raises `InjectedFault` and takes nothing; counting starts at the order."""
         return self._fault
 
     @fault.setter
@@ -49,7 +49,7 @@ class Recorder:
 
 
 class RecordingPool(Recorder):
-    """Wrap a `TokenToKVPoolAllocator`."""
+    """A recorder of a `TokenToKVPoolAllocator`."""
 
     def free(self, indices: torch.Tensor) -> None:
         """Give slots back."""
@@ -59,10 +59,10 @@ class RecordingPool(Recorder):
 
 
 class RecordingPagedPool(RecordingPool):
-    """The same around a pool that takes pages by their first slots."""
+    """A recorder of a pool that takes pages by their first slots."""
 
     def free_pages(self, starts: Any) -> None:
-        """Give pages back; written down as the `free` of all their slots that it stands for."""
+        """Give pages back; recorded as the equivalent `free` of all their slots."""
         self._fail_if_told("free")
         self.inner.free_pages(starts)
         self._record(Effect("free", self._slots_of(starts)))
@@ -72,7 +72,7 @@ class RecordingPagedPool(RecordingPool):
 
 
 class RecordingSWAPool(RecordingPool):
-    """The same around an `SWATokenToKVPoolAllocator`."""
+    """A recorder of an `SWATokenToKVPoolAllocator`."""
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Give SWA halves back."""
@@ -81,24 +81,24 @@ class RecordingSWAPool(RecordingPool):
         self._record(Effect("free_swa", _plain(indices)))
 
     def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        """Give the halves of ``src`` to ``dst``."""
+        """Move the halves of ``src`` to ``dst``."""
         self._fail_if_told("move_swa")
         self.inner.move_swa(src, dst)
         self._record(Effect("move_swa", _plain(src), _plain(dst)))
 
 
 class RecordingPagedSWAPool(RecordingPagedPool, RecordingSWAPool):
-    """The same around one that takes pages by their first slots."""
+    """A recorder of a pool with SWA halves that takes pages by their first slots."""
 
     def free_swa_pages(self, starts: Any) -> None:
-        """Give the halves of pages back; written down as the `free_swa` of all their slots."""
+        """Give the halves of pages back; recorded as the `free_swa` of all their slots."""
         self._fail_if_told("free_swa")
         self.inner.free_swa_pages(starts)
         self._record(Effect("free_swa", self._slots_of(starts)))
 
 
 class RecordingStatePool(Recorder):
-    """Wrap the track slots of a `GDNPool`."""
+    """A recorder of the track slots of a `GDNPool`."""
 
     def free_track_slot(self, slot: int) -> None:
         """Give one track slot back."""
@@ -108,7 +108,7 @@ class RecordingStatePool(Recorder):
 
 
 def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
-    """Wrap any allocator; caches look for ``free_swa`` and ``free_pages``: what has none must not get one."""
+    """Wrap any allocator, with ``free_swa`` and ``free_pages`` only if it has them: caches look."""
     if hasattr(inner, "free_swa"):
         return (RecordingPagedSWAPool if hasattr(inner, "free_swa_pages") else RecordingSWAPool)(
             inner, record
@@ -132,7 +132,7 @@ FAILING_CALLS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class FailingCalls:
-    """Stand before some methods of a context's allocators and let the one that is told fail.
+    """A wrapper of some methods of a context's allocators that lets an ordered call fail.
 
     The allocators get attributes of their own in place of these methods. `made` counts each call of
     `FAILING_CALLS`, failing ones included; one that asks for nothing, such as an allocation of no blocks,
@@ -149,11 +149,11 @@ class FailingCalls:
                 setattr(part, name, self._before(getattr(part, name), name))
 
     def arm(self, fault: Fault) -> None:
-        """Let the nth of the calls fail that a fault names; counting starts now."""
+        """Let the nth call fail that a fault names; counting starts now."""
         self._fault, self._calls_until = fault, fault.nth
 
     def disarm(self) -> None:
-        """Let nothing fail."""
+        """Let no call fail."""
         self._fault = None
 
     def _before(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ FAR_BYTES: Final = 9 * _APART * 8
 
 
 def why_not_far(needed: int = FAR_BYTES) -> str | None:
-    """Return why a buffer of so many bytes cannot be there, or ``None``: the system may grant what it has.
+    """Return the reason why a buffer of some bytes cannot be allocated, or ``None``.
 
     Few of its pages will exist, but Linux refuses at once what is more than all of its memory.
     """

@@ -1,4 +1,4 @@
-"""Containers that passed between an implementation and its caller, and the numbers that they had (X5)."""
+"""Containers passed between an implementation and its caller, with their numbers at that time (X5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 1024
 
 
 class KeptNumbers:
-    """The last containers that a class answered with, or was lent, to be looked at again.
+    """The last containers that a class returned or was lent, kept for a later comparison.
 
     What was answered is its caller's own: it must stay as it was, whatever the class does later. What is lent
     stays its owner's, and must come back as it was. Only what can change is kept: lists, arrays, tensors.
@@ -30,13 +30,13 @@ class KeptNumbers:
         self._is_lending = self._has_lent = False
 
     def answered(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
-        """Keep a container that was returned, and the numbers read from it."""
+        """Keep a returned container, with its numbers."""
         if _can_change(container, numbers):
             self._answers.append((f"numbers that {what} returned", container, numbers))
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Let `lend` keep what is passed inside, and compare it at the end: later it may be anybody's."""
+        """Keep the containers passed to `lend` in the block, and compare them at its end."""
         self._is_lending = True
         try:
             yield
@@ -47,12 +47,12 @@ class KeptNumbers:
             self._lent.clear()
 
     def lend(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
-        """Keep what a caller is about to pass, and its numbers."""
+        """Keep a container that a caller is about to pass, with its numbers."""
         if self._is_lending and _can_change(container, numbers):
             self._lent.append((f"numbers that were passed to {what}", container, numbers))
 
     def look(self) -> tuple[str, ...]:
-        """Compare kept containers with their earlier numbers, and return the laws that were tested.
+        """Compare kept containers with their earlier numbers, and return the tested laws.
 
         `InvariantViolation`: an answer has changed, or something that was lent (X5).
         """
@@ -63,7 +63,7 @@ class KeptNumbers:
 
 
 def _find_changed(kept: Iterable[tuple[str, Any, tuple[int, ...]]]) -> list[tuple[str, str, str]]:
-    """Return each container whose numbers changed, with its numbers of before and of now."""
+    """Return each container whose numbers changed, with its earlier and present numbers."""
     seen = [(what, numbers, _read(container)) for what, container, numbers in kept]
     return [(what, shown(numbers), shown(now)) for what, numbers, now in seen if now != numbers]
 

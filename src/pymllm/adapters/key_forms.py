@@ -1,4 +1,4 @@
-"""Keys and indices in every form in which callers hand them over, made from plain data."""
+"""Keys and indices, made from plain data, in every form in which callers pass them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCRAP = 3
 
 
 def make_tokens(key: Key) -> Any:
-    """Return the tokens in the container that the key's form names; pairs go into lists and tuples only."""
+    """Return the tokens in the container named by the key's form; pairs go into lists and tuples only."""
     if key.form not in CONTAINERS:
         raise ValueError(f"form is {key.form!r}; it must be one of {', '.join(CONTAINERS)}")
     if key.tokens and isinstance(key.tokens[0], tuple) and key.form != "tuple":
@@ -39,12 +39,12 @@ def make_tokens(key: Key) -> Any:
 
 
 def make_radix_key(key: Key) -> RadixKey:
-    """Return the key as our caches take it."""
+    """Return the key in the form of our caches."""
     return RadixKey(make_tokens(key), key.extra_key)
 
 
 def spell_namespace(extra_key: Namespace) -> str | None:
-    """Return a namespace of one value as a text: no text and no number are the same, and none is empty.
+    """Return a namespace of one value as text: no text and no number are the same, and none is empty.
 
     `ValueError` where it has several values, which only who claims their dimensions is given.
     """
@@ -54,14 +54,14 @@ def spell_namespace(extra_key: Namespace) -> str | None:
 
 
 def read_namespace(spelled: str | None) -> str | int | None:
-    """Return the namespace that a text stands for."""
+    """Return the namespace that a text spells."""
     if spelled is None:
         return None
     return int(spelled[2:]) if spelled.startswith("i:") else spelled[2:]
 
 
 def clobber(container: Any) -> None:
-    """Overwrite a container as its owner may do once a call has returned (X5)."""
+    """Overwrite a container, as its owner may do once a call has returned (X5)."""
     if isinstance(container, torch.Tensor):
         container.fill_(SCRAP)
     elif isinstance(container, np.ndarray):

@@ -1,4 +1,4 @@
-"""Malformed calls, which an implementation must refuse (X1), by call and by what is wrong with it.
+"""Malformed calls, which an implementation must refuse (X1), by call and by mistake.
 
 Programs in other languages use the same words. Torch and our caches are loaded by the first call.
 """
@@ -116,7 +116,7 @@ def _some_key(target: Any) -> Any:
 
 
 def _some_slots(target: Any) -> Any:
-    """Return the slots of the first page, whoever owns it: the call is refused before it takes them."""
+    """Return the slots of the first page, free or not: the call is refused before it takes them."""
     return _torch().arange(target.cache.page_size, 2 * target.cache.page_size)
 
 
@@ -195,7 +195,7 @@ MALFORMED_CALLS: Final[Calls] = {
 
 
 def _of_ids(call: str, method: str, owner: Callable[[Any], Any]) -> dict[tuple[str, str], _Call]:
-    """Return calls of a method that takes ids, each with something else instead."""
+    """Return calls of a method that takes ids, each with something other than ids."""
     wrong: dict[str, Callable[[], Any]] = {
         "float ids": lambda: [0.0],
         "bool ids": lambda: [True],
@@ -221,7 +221,7 @@ def _slots(adapter: Any) -> Any:
 
 
 def _store(spoil: Callable[[Any, Any], tuple[Any, Any, Any]]) -> _Call:
-    """Return a store into a block with a slot; ``spoil`` makes layer and states wrong that would fit."""
+    """Return a call that stores into a block with a slot; ``spoil`` makes its layer and states wrong."""
 
     def call(adapter: Any) -> None:
         slots = _slots(adapter)

@@ -21,7 +21,7 @@ _OURS = "pymllm."
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The adapters of plug-ins, other people's first, and a line for each plug-in or adapter left out."""
+    """The adapters of plug-ins, others' before ours, and a line for each plug-in or adapter left out."""
 
     entries: tuple[AdapterEntry, ...]
     problems: tuple[str, ...]
@@ -29,14 +29,14 @@ class Plugins:
 
 @functools.cache
 def _read_all() -> tuple[tuple[EntryPoint, tuple[AdapterEntry, ...] | str], ...]:
-    """Read every plug-in once; one that is found in two places, as beside a source tree, counts once."""
+    """Read every plug-in once; duplicates, as of a package beside its source tree, count once."""
     points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
     ordered = sorted(points.values(), key=lambda point: (point.value.startswith(_OURS), point.name))
     return tuple((point, _read(point)) for point in ordered)
 
 
 def _read(point: EntryPoint) -> tuple[AdapterEntry, ...] | str:
-    """Return what an entry point names, or why that is no list of adapters."""
+    """Return the list of adapters that an entry point names, or the reason why it is none."""
     try:
         found = point.load()
         is_sequence = isinstance(found, Iterable) and not isinstance(found, str | bytes)
@@ -53,7 +53,7 @@ def _read(point: EntryPoint) -> tuple[AdapterEntry, ...] | str:
 
 
 def find_plugins(taken: Collection[str]) -> Plugins:
-    """Return the adapters of all plug-ins, but for names in ``taken`` and those of an earlier one."""
+    """Return the adapters of all plug-ins, except names in ``taken`` and those of an earlier plug-in."""
     names, entries, problems = set(taken), [], []
     for point, found in _read_all():
         title = f"plug-in {point.name} ({point.value})"

@@ -1,4 +1,4 @@
-"""Wrappers around an adapter have its interface and stack; the recorder writes down its operations."""
+"""Wrappers around an adapter, which have its interface and can be stacked; one records its operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAID = ("name", "kind", "config", "capabilities", "limits")
 
 
 class AdapterWrapper:
-    """Looks like the adapter inside and hands everything on; instruments derive from it and watch `apply`."""
+    """A wrapper that passes everything on to the adapter inside; subclasses watch `apply`."""
 
     name: str
     kind: str
@@ -39,17 +39,17 @@ class AdapterWrapper:
         self.adapter = adapter
 
     def __getattr__(self, name: str) -> Any:
-        """Say what the adapter says of itself, as it is now: a change is not to be hidden (X9)."""
+        """Return an attribute of the adapter, as it is now: a change is not to be hidden (X9)."""
         if name not in _SAID:
             raise AttributeError(name)
         return getattr(self.adapter, name)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Have the adapter carry an operation out."""
+        """Let the adapter carry an operation out."""
         return self.adapter.apply(step, operation)
 
     def audit(self) -> Sequence[str]:
-        """Have the adapter look inside."""
+        """Let the adapter walk its implementation from inside."""
         return self.adapter.audit()
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class AdapterWrapper:
 
 
 def layers(adapter: Adapter) -> Iterator[Adapter]:
-    """Give what is stacked, from the outermost wrapper to the adapter itself."""
+    """Yield stacked wrappers, from the outermost to the adapter itself."""
     yield adapter
     while isinstance(adapter, AdapterWrapper):
         adapter = adapter.adapter
@@ -70,7 +70,7 @@ _STEP_ENDS = b"}\n"
 
 
 class Recorder(AdapterWrapper):
-    """Writes a history, one step after the other, which ``pymllm judge`` and ``pymllm rerun`` read.
+    """A wrapper that writes a history, step by step, for ``pymllm judge`` and ``pymllm rerun``.
 
     An operation stands in the file before it is carried out, and its outcome as soon as there is one. So a
     process that is killed leaves everything until there, the operation that it died in as the last step,
@@ -101,7 +101,7 @@ class Recorder(AdapterWrapper):
             raise
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Have an operation carried out, and write it down; a number that does not rise is a `ProgramError`.
+        """Let the adapter carry an operation out, and record it; step numbers must rise, or `ProgramError`.
 
         With an `OSError`, as on a full disk, the operation was not carried out, or its outcome is lost and
         this is closed.
@@ -131,7 +131,7 @@ class Recorder(AdapterWrapper):
         return outcome
 
     def close(self) -> None:
-        """Close the adapter and the file; once more does nothing to the file."""
+        """Close the adapter and the file; a second call leaves the file alone."""
         try:
             super().close()
         finally:

@@ -53,12 +53,12 @@ _NAMES = frozenset(entry.name for entry in OWN)
 
 
 def adapters() -> tuple[AdapterEntry, ...]:
-    """Give all: our own, then those that plug-ins bring, which are looked for when somebody asks."""
+    """Return all adapters: our own, then those of plug-ins, which are searched for on each call."""
     return (*OWN, *find_plugins(_NAMES).entries)
 
 
 def plugin_problems() -> tuple[str, ...]:
-    """Say in a line each which plug-ins could not be read, and why."""
+    """Return a line for each plug-in that could not be read, with the reason."""
     return find_plugins(_NAMES).problems
 
 
@@ -89,7 +89,7 @@ def find_adapter(name: str) -> AdapterEntry:
 
 
 def _guess_place(name: str) -> list[str]:
-    """Return ``toy:Toy`` for ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``, which people write instead."""
+    """Return ``toy:Toy`` for the common mistakes ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``."""
     file = re.fullmatch(r"(?:\./)*(\w+(?:/\w+)*)\.py(?::(\w+))?", name)
     found = file or re.fullmatch(r"(\w+(?:\.\w+)*)\.(\w+)", name)
     return [f"{found[1].replace('/', '.')}:{found[2] or 'CLASS'}"] if found else []
@@ -101,11 +101,11 @@ def _did_you_mean(near: Iterable[str]) -> str:
 
 
 class KindError(AdapterError):
-    """An adapter's class is there, and of no kind that there is."""
+    """An adapter's class has a kind that does not exist."""
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
-    """Import an adapter's class, or start the program and hear what it is.
+    """Import an adapter's class, or start the program and read its introduction.
 
     `AdapterError` where the module cannot be imported, what the entry names is no adapter class, or the
     program cannot be started or does not introduce itself (`ConversationError`).
@@ -183,7 +183,7 @@ def _shown(config: object) -> str:
 def _find_misfit(
     error: Exception, config: Mapping[str, object], entry: AdapterEntry, adapter_class: AdapterClass
 ) -> str | None:
-    """Describe a missing key that a class looked for in a configuration, and the surplus keys there."""
+    """Name a missing key that a class reads from a configuration, and the surplus keys there."""
     own = [dict(one) for one in adapter_class.CONFIGURATIONS]
     lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(lacking, str) or lacking in config:
@@ -200,7 +200,7 @@ def _find_misfit(
 
 
 def _told(error: Exception) -> str:
-    """Say what a stranger's code raised, and at which of its lines."""
+    """Describe an error of a stranger's code, with its line."""
     line = _line_of(error)
     words = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}: {words}{f' ({line})' if line else ''}"

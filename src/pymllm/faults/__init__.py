@@ -1,1 +1,1 @@
-"""Known ways to be wrong, as one table, and one way to put each into running code and take it out again."""
+"""Known faults, as one table, and one way to plant each in running code and to remove it again."""

@@ -22,7 +22,7 @@ from pymllm.history.outcomes import Outcome
 
 
 class Faulty(BaseAdapter):
-    """Goes before one of our adapters among the bases of a wrong one.
+    """The base, before one of our adapters, of an adapter with a fault.
 
     `BREAKS` is the law that catches it, `ALSO` those that may be seen first; `SOUND` is the registry name of
     the adapter that it is but for its `FAULT`, and `NEEDS_ENGINE` says that only a program of an engine shows
@@ -40,12 +40,12 @@ class Faulty(BaseAdapter):
             super().__init__(name, config)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out with the fault in place."""
+        """Carry an operation out with the fault planted."""
         with in_place(self._puts()):
             return super().apply(step, operation)
 
     def audit(self) -> Sequence[str]:
-        """Look at nothing: only the outcomes may tell."""
+        """Check nothing from inside: only the outcomes may tell."""
         return ()
 
     @classmethod
@@ -85,7 +85,7 @@ def _make(name: str) -> type[Faulty]:
 
 
 def __getattr__(name: str) -> type[Faulty]:
-    """Make the class of a faulty adapter on demand, since making it loads the adapted class."""
+    """Make the class of a faulty adapter on demand, since that loads the adapted class."""
     if name not in _FAULTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _make(name)

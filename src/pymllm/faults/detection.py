@@ -1,4 +1,4 @@
-"""One fault put in place and looked for: caught or not, by whom, by which law, after how much.
+"""The search for one planted fault: caught or not, by whom, by which law, after how much.
 
 Each searcher plays programs on its adapters until one breaks a law, and can go on later. What is found
 follows from the seed alone, and never from how fast a machine is.
@@ -41,7 +41,7 @@ _MOST_CRASHES = 50
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """A program that breaks a law, and where."""
+    """A program that breaks a law, with its adapter and machine."""
 
     found: FoundViolation  # the program as it was played, and the violation
     adapter: str  # adapter, config: on whom
@@ -51,7 +51,7 @@ class Caught:
 
 
 class Searcher(ABC):
-    """One way to look for a fault: plays on machines, each program from a seed of its own."""
+    """One way to search for a fault: plays on machines, each program from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         self.name = name  # one of `pymllm.documents.faults.SEARCHERS`
@@ -67,7 +67,7 @@ class Searcher(ABC):
         return sum(machine.steps_run for machine in self._machines)
 
     def go_on(self, operations: int) -> Caught | None:
-        """Play on until so many operations were carried out in all, or something is caught.
+        """Play until a total number of operations was carried out, or something is caught.
 
         A program that ends with any other error than a violation says nothing; the next one is played, and
         one operation is counted at least, so that there is an end to it. After ``_MOST_CRASHES`` such
@@ -85,7 +85,7 @@ class Searcher(ABC):
 
     @property
     def gave_up(self) -> bool:
-        """Whether too many programs in a row ended in an error for more of them to tell anything."""
+        """Whether so many programs in a row ended in an error that more would show nothing."""
         return self.crashes_in_a_row >= _MOST_CRASHES
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Searcher(ABC):
         """Play the next program, and return its catch."""
 
     def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
-        """Yield the number of each turn, and the machines in turn, with a seed that no other program has.
+        """Yield the number of each turn with each machine in turn, and a seed unique to the program.
 
         With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
         """
@@ -102,7 +102,7 @@ class Searcher(ABC):
                 yield number, machine, (self._seed << 32) + (number << 8) + place
 
     def _note_crash(self, error: Exception) -> None:
-        """Keep an error that is no violation: whatever the fault has made of the code."""
+        """Note an error that is no violation: whatever the fault has made of the code."""
         self.crash = self.crash or f"{type(error).__name__}: {error}"
         self.crashes += 1
 
@@ -112,7 +112,7 @@ class Searcher(ABC):
 
 
 class MachineSearcher(Searcher):
-    """Drives machines in turn."""
+    """A searcher that drives machines in turn."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         super().__init__(name, machines, seed)
@@ -136,7 +136,7 @@ class MachineSearcher(Searcher):
 
 
 class SweepSearcher(Searcher):
-    """Sweeps over one machine after the other."""
+    """A searcher that sweeps one machine after the other."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         super().__init__(name, machines, seed)
@@ -146,7 +146,7 @@ class SweepSearcher(Searcher):
         return next(self._runs)
 
     def _sweep(self) -> Iterator[Caught | None]:
-        """Play failing program after failing program; what each has caught."""
+        """Play one program with a failure after the other; yield each one's catch."""
         for _, machine, seed in self._places():
             try:
                 for _ in sweep_runs(machine, (seed,), CORPUS_ACTS):
@@ -159,7 +159,7 @@ class SweepSearcher(Searcher):
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
-    """Make the searchers that can look for a fault; those of life cycles need an engine to drive."""
+    """Make the searchers that can find a fault; life cycles need an engine to drive."""
     places = [
         (name, dict(config), entry)
         for name in fault.adapters
@@ -200,7 +200,7 @@ _SHRUNK_EXAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class HuntPlan:
-    """How thoroughly to look."""
+    """The thoroughness of a hunt."""
 
     seeds: tuple[int, ...] = (0,)  # the fault is looked for from each
     operations: int = 100_000  # most operations of each searcher from one seed
@@ -212,7 +212,7 @@ class HuntPlan:
 
 @dataclass(frozen=True, slots=True)
 class HuntTask:
-    """One fault and how to look for it."""
+    """One fault and the plan to hunt it by."""
 
     fault: Fault
     plan: HuntPlan
@@ -220,7 +220,7 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The record of a seed from which nothing was caught."""
+    """The record of a seed that caught nothing."""
 
     message: str  # why, how much was played, and the first error that was no violation
     operations: int  # played by all searchers
@@ -238,18 +238,18 @@ class FaultResult:
 
     @property
     def is_caught(self) -> bool:
-        """Whether it was caught from every seed, each time by a law of its list."""
+        """Whether every seed caught it, each time by a law of its list."""
         return not self.problems and not self.unlisted
 
     @property
     def unlisted(self) -> tuple[str, ...]:
-        """Laws that caught it and are not in its list."""
+        """Laws that caught the fault and are not in its list."""
         laws = (it.law for it in self.detections if not self.fault.may_be_caught_by(it.law))
         return tuple(dict.fromkeys(laws))
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws that caught it."""
+        """Laws that caught the fault."""
         return tuple(dict.fromkeys(it.law for it in self.detections))
 
     @property
@@ -269,11 +269,11 @@ class FaultResult:
 
     @property
     def program(self) -> int | None:
-        """Operations of the smallest program of all; ``None`` where none was made smaller."""
+        """Operations of the smallest program of all; ``None`` where none was shrunk."""
         return min((it.program for it in self.detections if it.program is not None), default=None)
 
     def row(self) -> FaultRow:
-        """Return the row of a document on the fault."""
+        """Return the fault's row in a document."""
         fault, bug, is_seen = self.fault, bug_of(self.fault), bool(self.detections)
         return FaultRow(
             fault.id,
@@ -296,7 +296,7 @@ class FaultResult:
 
 
 def hunt(task: HuntTask) -> FaultResult:
-    """Put a fault in place, look for it from each seed, and take it out again.
+    """Plant a fault, search for it from each seed, and remove it again.
 
     The functions that it edits are wrong in this process meanwhile: do not run two at once in one.
     """
@@ -325,7 +325,7 @@ def hunt(task: HuntTask) -> FaultResult:
 
 
 def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | Miss:
-    """Look for a fault from one seed, and return the detection, or why there was none."""
+    """Search for a fault from one seed, and return the detection, or the reason for none."""
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
     try:
@@ -353,7 +353,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
 
 
 def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
-    """Say why nothing was caught; errors of the played programs are told first, as they may be the reason."""
+    """Describe why nothing was caught, first the errors of the played programs, which may be the reason."""
     errors = [
         f"; {it.name} met {it.crash}"
         + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")
@@ -366,7 +366,7 @@ def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
 
 
 def find_program(fault: Fault, plan: HuntPlan) -> tuple[str, History, str] | None:
-    """Put a fault in place and look for it from the first seed; adapter, small program and law, or ``None``.
+    """Plant a fault and search for it from the first seed; return adapter, program and law, or ``None``.
 
     The same program comes back on every machine: what is tried to make it small is counted, not timed.
     """
@@ -395,14 +395,14 @@ def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searche
 
 
 def _name_of(searcher: Searcher, caught: Caught) -> str:
-    """Name who saw it: the machine, where one that was looked into was seen to be wrong from outside."""
+    """Return the name of the searcher, or of the machine where the outcome alone shows the violation."""
     if searcher.name != "invariants" or caught.is_inside:
         return searcher.name
     return "life-cycle machine" if issubclass(caught.machine, EngineMachine) else "machine"
 
 
 def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks: int) -> None:
-    """Put the length of the smallest program to the detection that has the shortest one to begin with."""
+    """Shrink the shortest caught program, and write its length into its detection."""
     place = min(range(len(seen)), key=lambda number: len(seen[number][1].found.history))
     detection, caught = seen[place]
     smallest = _shrink(fault, caught, detection.seed, shrinks)
@@ -410,7 +410,7 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
-    """Shrink what was found, and let Hypothesis look for something small by itself; the smallest's length."""
+    """Shrink a caught program, and let Hypothesis search for a small one; return the smaller length."""
     laws = None if fault.laws == ANY else fault.laws
     small = shrink(caught.found, seconds=None, plays=plays_after(shrinks), laws=laws)
     lengths = [len(small.history)]

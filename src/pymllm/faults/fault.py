@@ -16,7 +16,7 @@ ANY = ("any",)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault; a field that must say something and is empty, or an unknown searcher, is a `ValueError`."""
+    """One fault; a required field left empty, or an unknown searcher, is a `ValueError`."""
 
     id: str  # the bug's, as "B01", and of one planted more than once the system, "B79-requests"; or a name
     title: str  # what is wrong, in one line
@@ -30,15 +30,15 @@ class Fault:
 
     @property
     def entry(self) -> str:
-        """The id without the system: the bug that is planted, if it is one."""
+        """The id without the name of the system: the bug that is planted, if it is one."""
         return self.id.partition("-")[0]
 
     def may_be_caught_by(self, law: str) -> bool:
-        """Tell whether a law may catch the fault."""
+        """Tell whether a law may catch the fault, by the fault's list."""
         return self.laws == ANY or law in self.laws
 
     def shows_in(self, configurations: Sequence[Config]) -> tuple[Config, ...]:
-        """Return those of some configurations in which the fault shows."""
+        """Return the configurations in which the fault shows."""
         hides = self.except_for.items()
         return tuple(
             config
@@ -72,7 +72,7 @@ EVIDENCE = {
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug of somebody's engine."""
+    """One real bug of another project's engine."""
 
     id: str  # such as "B01"; it never changes its meaning
     title: str  # what is wrong, in one line that can be read alone
@@ -85,5 +85,5 @@ class Bug:
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The sources, absolute."""
+        """The absolute links to the bug's sources."""
         return tuple(f"https://github.com/{source}" for source in self.sources.split())

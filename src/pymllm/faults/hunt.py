@@ -39,7 +39,7 @@ class _Kept(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keep_results(path: Path) -> KeptResults[HuntTask, FaultResult]:
-    """Keep in a file what becomes of faults; a change of an adapter or class has its faults tried again."""
+    """Open a file that keeps the results of faults; a changed adapter or class is searched again."""
     return KeptResults(path, _WORK, versions())
 
 
@@ -50,7 +50,7 @@ def _key_of(task: HuntTask) -> str:
 
 
 def source_of(faults: Sequence[Fault], plan: HuntPlan) -> str:
-    """Say all that what becomes of faults follows from."""
+    """Return the sources on which the results of faults depend."""
     return "\n".join(_key_of(HuntTask(fault, plan)) for fault in faults)
 
 
@@ -85,7 +85,7 @@ class FaultsReport:
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
-        """Those not caught by a law of their list."""
+        """Faults not caught by a law of their list."""
         return tuple(result for result in self.results if not result.is_caught)
 
     @property
@@ -94,7 +94,7 @@ class FaultsReport:
         return 1 if self.missed else 0
 
     def document(self) -> FaultsDocument:
-        """Return the record of it."""
+        """Return the document of the report."""
         return FaultsDocument(
             versions=self.versions,
             seeds=self.plan.seeds,
@@ -116,7 +116,7 @@ def look_for_faults(
     kept: KeptResults[HuntTask, FaultResult] | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> FaultsReport:
-    """Put each fault in place and look for it with ``hunter``, by default `hunt`, in other processes.
+    """Plant each fault and search for it with ``hunter``, by default `hunt`, in other processes.
 
     The report is the same, times aside, for every number of jobs. What ``kept`` has is not looked for again,
     and what is found is kept there at once. `KeyboardInterrupt`: it came before anything was known.
@@ -138,12 +138,12 @@ def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:
 
 
 def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:
-    """Put a fault in place, verify its adapters in this process as a plan of verify says, and take it out."""
+    """Plant a fault, verify its adapters in this process by a plan of verify, and remove the fault."""
     return _hunt(task.fault, lambda start: _verified(plan, task.fault, start))
 
 
 def hunt_by_soak(plan: SoakPlan, task: HuntTask) -> FaultResult:
-    """Put a fault in place, play a campaign on its adapters until one run fails, and take it out again.
+    """Plant a fault, play a campaign on its adapters until one run fails, and remove the fault.
 
     The ledger is thrown away.
     """
@@ -223,7 +223,7 @@ def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | Miss:
 
 
 def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
-    """Choose one by a law of the fault's list, if there is one; an adapter's shortest program comes first."""
+    """Return a detection by a law of the fault's list, if any, or else the first detection."""
     return next((it for it in found if fault.may_be_caught_by(it.law)), found[0])
 
 

@@ -1,4 +1,4 @@
-"""All faults there are, read from the tables beside this file, and those of others.
+"""All known faults, read from the tables beside this file and from those of other projects.
 
 A table is TOML, one for each subject; those called ``wrong_...`` break one law after the other. An entry has
 a title, the laws that may catch the fault, the adapters to examine, and its edits: a place, what its text
@@ -38,7 +38,7 @@ _LONGEST = 60  # of an id that is shown again
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One entry as it is written; texts of several lines are folded, and code is indented as it likes."""
+    """One entry of a table; texts of several lines are folded, and code may be indented in any way."""
 
     title: str = ""
     engine: str = ""
@@ -57,7 +57,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     edits: tuple[tuple[str, ...], ...] = ()
 
     def bug(self, id: str) -> Bug:
-        """Return the bug that the entry tells."""
+        """Return the bug that the entry describes."""
         how, seen, evidence = _folded(self.how), _folded(self.seen), EVIDENCE[self.evidence]
         return Bug(id, self.title, self.engine, _folded(self.sources), how, seen, evidence, self.version)
 
@@ -81,7 +81,7 @@ def _folded(text: str) -> str:
 
 
 def _config(settings: Config) -> Config:
-    """Read settings, in which "none" stands for what TOML has no word for."""
+    """Read settings, in which "none" stands for ``None``, since TOML has no word for it."""
     return {name: None if value == "none" else value for name, value in settings.items()}
 
 
@@ -93,7 +93,7 @@ def _change(where: dict[str, str], place: str, *texts: str) -> Change:
 
 
 def _read(name: str) -> Iterator[tuple[str, _Entry, dict[str, str]]]:
-    """Yield the entries of a table by their ids, with the table's names of places."""
+    """Yield the entries of a table by their ids, with the table's names for places."""
     tables = msgspec.toml.decode(files(__package__).joinpath(f"{name}.toml").read_bytes())
     where, defaults = tables.pop("where", {}), tables.pop("defaults", {})
     for id, entry in tables.items():
@@ -148,7 +148,7 @@ def own_cabinet() -> tuple[Fault, ...]:
 
 
 def bug_of(fault: Fault) -> Bug | None:
-    """Return what a fault was made of, or ``None``: a stranger's fault may have an id like ours."""
+    """Return the real bug behind a fault, or ``None``: a stranger's fault may have an id like ours."""
     bug = BUGS.get(fault.entry)
     return bug if bug is not None and bug.title == fault.title else None
 
@@ -194,7 +194,7 @@ def _check_names(place: str, fault: Fault) -> None:
 
 
 def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
-    """Return the faults of several cabinets as one; `UsageError` where two have the same id."""
+    """Join the faults of several cabinets; `UsageError` where two have the same id."""
     joined: dict[str, Fault] = {}
     for fault in (fault for cabinet in cabinets for fault in cabinet):
         if fault.id.lower() in joined:
@@ -204,7 +204,7 @@ def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
 
 
 def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Return some faults of a cabinet by their ids, in either case, each once; all where none is named."""
+    """Return some faults of a cabinet by their ids, in either case, each once; all if no id is given."""
     known = {fault.id.lower(): fault for fault in cabinet}
     for id in ids:
         if id.lower() not in known:

@@ -19,7 +19,7 @@ _UNKNOWN = "by no Python code that is known"
 
 
 def name_allocations(work: Callable[[], object], source: AllocatorSource) -> str:
-    """Do work again while stacks are recorded, and return the largest allocations that stayed, a line each.
+    """Repeat work while stacks are recorded, and return the largest allocations that stayed, a line each.
 
     Cost: recorded stacks make allocations slower, so this is for work that is known to leak.
     """
@@ -43,7 +43,7 @@ def name_allocations(work: Callable[[], object], source: AllocatorSource) -> str
 
 
 def _blocks(source: AllocatorSource) -> dict[tuple[int, int, str], Mapping[str, Any]]:
-    """Return what is in use at rest; a block that was freed and taken by other code is another one."""
+    """Return the memory blocks in use at rest; a block freed and taken by other code counts as another."""
     gc.collect()
     source.settle()
     return {

@@ -19,11 +19,11 @@ class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
 
     @property
     def schema(self) -> str:
-        """The name of its schema, such as ``pymllm.verify``."""
+        """The name of the document's schema, such as ``pymllm.verify``."""
         return str(self.__struct_config__.tag)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the document as plain data for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -32,7 +32,7 @@ class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
 
 
 class Counter(Row, frozen=True):
-    """What a counter reads; the value is null where it cannot be read, and the reason says why."""
+    """A counter's value, null where it cannot be read, and then the reason."""
 
     name: str
     value: int | None
@@ -41,7 +41,7 @@ class Counter(Row, frozen=True):
 
 
 class Device(Row, frozen=True, kw_only=True):
-    """A GPU, as CUDA or as NVML knows it; fields that this one does not tell are null."""
+    """A GPU, as CUDA or as NVML describes it; unknown fields are null."""
 
     index: int = 0
     name: str
@@ -54,7 +54,7 @@ class Device(Row, frozen=True, kw_only=True):
 
 
 class TorchFacts(Row, frozen=True, kw_only=True):
-    """What torch is and sees; the reason says why it cannot be loaded, or why it sees no CUDA device."""
+    """Facts about torch, with the reason why it cannot be loaded, or why it sees no CUDA device."""
 
     version: str | None = None
     cuda: str | None = None
@@ -68,7 +68,7 @@ class TorchFacts(Row, frozen=True, kw_only=True):
 
 
 class Probe(Row, frozen=True, kw_only=True):
-    """A look by a process of its own: it ``answered``, ``hung`` or ``died``, and the reason says where."""
+    """A look by a separate process: it ``answered``, ``hung`` or ``died``, and the reason says where."""
 
     name: str
     seconds: float
@@ -86,7 +86,7 @@ class SmokeStep(Row, frozen=True, kw_only=True):
 
 
 class SmokeFacts(Row, frozen=True, kw_only=True):
-    """What ``--smoke`` tried, as far as it came; the reason says why no further, or why nothing was."""
+    """The steps that ``--smoke`` tried, with the reason why it went no further, or tried nothing."""
 
     steps: tuple[SmokeStep, ...] = ()
     reason: str | None = None

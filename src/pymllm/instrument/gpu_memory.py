@@ -33,7 +33,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes, given as one or with a unit: ``"2 GiB"``, ``"512MiB"``, ``"1.5 GB"``."""
+    """Return a number of bytes, given as a number or with a unit: ``"2 GiB"``, ``"512MiB"``, ``"1.5 GB"``."""
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f"size must be a number of bytes or a text such as '2 GiB', got {size!r}")
     if isinstance(size, int):
@@ -75,7 +75,7 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """A test as NVML and torch's allocator saw it."""
+    """The GPU memory of a test, as NVML and torch's allocator saw it."""
 
     nvml: NvmlRecord  # the device
     torch: TorchMemoryRecord  # the allocator of this process
@@ -93,7 +93,7 @@ class GpuMemoryRecord:
 
     @property
     def device(self) -> Reading:
-        """Bytes in use on the whole device at the highest sample, above those before; by anybody."""
+        """Bytes in use on the whole device at the highest sample, above those before, by all processes."""
         return self.nvml.used_peak.minus(self.nvml.used_start)
 
     @property
@@ -119,7 +119,7 @@ class GpuMemoryRecord:
         return self.tensors.value or self.device.value or 0
 
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
-        """Say whether the memory used on top of what was in use before stayed within a limit, in bytes.
+        """Judge whether the memory used on top of that in use before stayed within a limit, in bytes.
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
@@ -162,7 +162,7 @@ class GpuMemoryRecord:
 
 
 class _Watch:
-    """Watches one device and torch's allocator on it."""
+    """A watch on one device and torch's allocator on it."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Watch:
                 self._source.settle()
 
     def paused(self) -> AbstractContextManager[None]:
-        """Take no sample inside: for regions that are timed."""
+        """Take no sample inside the block: for regions that are timed."""
         return self._nvml.paused()
 
     @property
@@ -225,7 +225,7 @@ class _Watch:
 
 
 class GpuMemory:
-    """Watches one device, as `NvmlTracker` takes it, or each that this process may use, while a test runs."""
+    """A watch on one device, or on each that this process may use, while a test runs."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class GpuMemory:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no sample inside: for regions that are timed."""
+        """Take no sample inside the block: for regions that are timed."""
         with ExitStack() as stack:
             for watch in self._watches:
                 stack.enter_context(watch.paused())
@@ -261,11 +261,11 @@ class GpuMemory:
 
     @property
     def curve(self) -> MemoryCurve:
-        """Memory over time, so far, of the device of which the test took most."""
+        """Memory over time, so far, of the device on which the test took most."""
         return self._watches[0].curve if len(self._watches) == 1 else self.summary().nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
-        """Return the record so far of the device of which the test took most, else of the current device."""
+        """Return the record so far of the device on which the test took most, else of the current device."""
         return max(self.touched(), key=lambda it: it.added)
 
     def touched(self) -> list[GpuMemoryRecord]:
@@ -308,7 +308,7 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def curve_text(curve: MemoryCurve) -> str:
-    """Return a curve with its numbers, or that there is none."""
+    """Return a curve with its numbers, or say that there is none."""
     if not len(curve):
         return "no sample of the device's memory"
     peak = max(range(len(curve)), key=curve.used.__getitem__)
@@ -321,7 +321,7 @@ def curve_text(curve: MemoryCurve) -> str:
 
 
 def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) -> str:
-    """Return what is known of a test's memory, a few lines."""
+    """Describe a test's memory in a few lines."""
     lines = [] if verdict is None else [str(verdict)]
     if record.nvml.device is None:
         lines.append(f"device: not watched: {record.nvml.reason}")

@@ -21,7 +21,7 @@ Compile = Callable[[Any, Any], None]
 
 
 def look_at_smoke() -> Iterator[SmokeFacts]:
-    """Try every device that torch sees, and yield with one step more each time."""
+    """Try every device that torch sees, and yield the steps so far after each new step."""
     try:
         torch = importlib.import_module("torch")
         there = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
@@ -94,7 +94,7 @@ def said(error: Exception) -> str:
 
 
 def smoke_trouble(facts: SmokeFacts) -> Iterator[str]:
-    """Yield the failures of a smoke test; a requested test with nothing to try has failed, too."""
+    """Yield the failures of a smoke test, also that of a requested test with nothing to try."""
     if facts.reason is not None and not facts.reason.startswith(("it hung", "it died")):
         yield f"smoke: {facts.reason}"
     for step in facts.steps:

@@ -32,7 +32,7 @@ _WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the
 
 
 class Layer(enum.Enum):
-    """Where memory can stay, from the inside out; no byte counts in two layers."""
+    """The layers in which memory can stay, from the inside out; no byte counts in two layers."""
 
     SLOTS = "slots"
     """Slots of a pool that are neither free nor owned."""
@@ -215,7 +215,7 @@ def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
-    """Turn a leak into unknown where the memory may belong to another process."""
+    """Turn a leak into unknown where another process may own the memory."""
     if verdict.outcome is not Outcome.LEAK or all(it.others.value == 0 for it in settled):
         return verdict
     why = next(
@@ -230,7 +230,7 @@ _NO_SLOTS = "no function counts the slots; pass slots=..."
 
 
 class LeakCheck:
-    """Takes a `checkpoint` after each of some epochs of like work, 10 at least, and judges the layers.
+    """A leak check that takes a `checkpoint` after each of at least 10 equal epochs, and judges the layers.
 
     ``slots`` counts those neither free nor owned by anybody who may own them at rest: what a cache keeps on
     purpose must not count. ``device`` is as torch takes it, ``source`` and ``device_memory`` are asked in
@@ -274,7 +274,7 @@ class LeakCheck:
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Those taken so far."""
+        """The checkpoints taken so far."""
         return tuple(self._checkpoints)
 
     def checkpoint(self, at: float | None = None) -> Checkpoint:
@@ -340,7 +340,7 @@ def _layer(name: Layer | str) -> Layer:
 
 
 def _beside(memory: Reading, reserved: Reading, is_counted: bool) -> Reading:
-    """Take the allocator's share away; one that is not in use has none, and one that counts nothing stays."""
+    """Subtract the allocator's share: nothing if it is not in use; keep the reading if it counts nothing."""
     return memory.minus(reserved) if is_counted else memory
 
 
@@ -359,7 +359,7 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Do the same work, which leaves nothing, so often, at least 10 times, and judge as `LeakCheck` does.
+    """Repeat work that leaves nothing, at least 10 times, and judge as `LeakCheck` does.
 
     Without a ``device``, each is checked that this process may use: the layers are those of the current one,
     and after them those that leak of others.
@@ -408,7 +408,7 @@ OF_TORCH = (Layer.LIVE, Layer.CACHE, Layer.POOLS)
 
 
 def check_epochs(epochs: int) -> None:
-    """Refuse a number of epochs that nothing can be judged by: fewer than 10."""
+    """Refuse a number of epochs from which nothing can be judged: fewer than 10."""
     __tracebackhide__ = True
     if isinstance(epochs, bool) or not isinstance(epochs, int):
         raise TypeError(f"epochs must be a whole number, got {epochs!r}; {EPOCHS} are usual")
@@ -417,7 +417,7 @@ def check_epochs(epochs: int) -> None:
 
 
 def why_unknown(verdict: LeakVerdict) -> str | None:
-    """Return why nothing at all is known, or ``None`` where some layer is judged."""
+    """Return why no layer can be judged, or ``None`` where some layer is."""
     if any(it.outcome is not Outcome.UNKNOWN for it in verdict.layers):
         return None
     return "; ".join(dict.fromkeys(str(it.reason) for it in verdict.layers))

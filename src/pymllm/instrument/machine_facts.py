@@ -71,7 +71,7 @@ def look_at_machine(
     min_free: int | None = None,
     smoke: bool = False,
 ) -> DoctorDocument:
-    """Look everywhere, within so many seconds; what hangs is left alone, and the machine is sick then.
+    """Look at torch and NVML within so many seconds; a look that hangs is abandoned, and the machine is sick.
 
     It is sick, too, where a driver is in trouble, without a CUDA device under ``require_gpu``, and where a
     GPU has not ``min_free`` bytes free; with ``smoke``, where a first program on a GPU fails. Only GPUs that
@@ -139,7 +139,7 @@ _FRAME = re.compile(r"^  File .*, line \d+ in (\S+)$", re.MULTILINE)
 
 
 class _Look(Generic[Facts]):
-    """A look by a process that nobody waits for after the deadline: the kernel may hold it for ever."""
+    """A look by a process that is abandoned after the deadline: the kernel may hold it for ever."""
 
     def __init__(self, name: str, kind: type[Facts], until: float, deadline: float) -> None:
         self._name, self._until, self._deadline = name, until, deadline
@@ -153,7 +153,7 @@ class _Look(Generic[Facts]):
         )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, so long at most, and return whether it came."""
+        """Wait for the end of the process, for a limited time, and return whether it ended."""
         if self._process.returncode is not None:
             return True
         try:
@@ -164,7 +164,7 @@ class _Look(Generic[Facts]):
         return True
 
     def end(self) -> tuple[Facts, Probe]:
-        """Return all that it found until the deadline, and how it ended."""
+        """Return all facts found until the deadline, and how the process ended."""
         has_ended = self.wait(self._until - time.monotonic())
         seconds, status = round(time.monotonic() - self._began, 3), self._process.returncode
         lines = self._output.splitlines(keepends=True)
@@ -185,7 +185,7 @@ class _Look(Generic[Facts]):
         return replace(facts, reason=f"it {outcome}: {reason}"), probe
 
     def leave(self) -> None:
-        """Kill it where it still runs, and let go of it, dead or not."""
+        """Kill the process if it still runs, and close its pipes."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
@@ -202,7 +202,7 @@ def _place(errors: str) -> str:
 
 
 def answer(name: str, says_where: float) -> None:
-    """Write what a look finds, a line whenever more is known: what a `_Look` starts calls this."""
+    """Print the facts that a look finds, a line whenever more is known, in the process of a `_Look`."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(0.05, says_where - time.monotonic()))
     output = os.fdopen(os.dup(1), "wb")
@@ -234,7 +234,7 @@ def _trouble(facts: DoctorDocument) -> Iterator[str]:
 def _unmet(
     facts: DoctorDocument, require_gpu: bool, min_free: int | None, usable: Sequence[str]
 ) -> Iterator[str]:
-    """Yield which of what was asked for there is not."""
+    """Yield the requirements that the machine does not meet."""
     if require_gpu and not any(device.reason is None for device in facts.torch.devices):
         yield f"no CUDA device for torch: {facts.torch.reason or 'none can be asked'}"
     if min_free is None:
@@ -258,7 +258,7 @@ def _nvml_trouble(where: str, reason: Unreadable) -> Iterator[str]:
 
 
 def _gpu_trouble(library: NvmlLibrary, index: int) -> Iterator[str]:
-    """Yield what NVML tells of a GPU that calls for a person: lost, or memory that fails."""
+    """Yield the faults of a GPU that need a person, by NVML: a lost GPU, or failing memory."""
     where = f"GPU {index}"
     try:
         gpu = library.call("nvmlDeviceGetHandleByIndex", index)
@@ -349,7 +349,7 @@ def _allocator_counters(memory: TorchMemory) -> Iterator[Counter]:
 
 
 def look_at_nvml() -> Iterator[NvmlFacts]:
-    """Yield NVML's version, and then with one GPU more each time, or why it cannot be asked."""
+    """Yield NVML's version, then also each GPU in turn, or why NVML cannot be asked."""
     library = NvmlLibrary()
     try:
         library.open(None)  # in a process of its own, which tells its parent in which call it hangs
@@ -384,7 +384,7 @@ def _parts(library: NvmlLibrary, index: int) -> list[str]:
 
 
 def _nvml_devices(library: NvmlLibrary, index: int) -> Iterator[Device]:
-    """Give a GPU, and the MIG instances that it is divided into: CUDA shows those in its place."""
+    """Yield a GPU, and its MIG instances, which CUDA shows in its place."""
     try:
         gpu = library.call("nvmlDeviceGetHandleByIndex", index)
         uuid = str(library.call("nvmlDeviceGetUUID", gpu))

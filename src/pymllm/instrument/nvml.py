@@ -42,13 +42,13 @@ class Watched:
     health: HealthWatch
 
     def utilization(self) -> int:
-        """Return the per cent of the last moments in which a kernel ran."""
+        """Return the per cent of recent time in which a kernel ran."""
         rates = self.library.call("nvmlDeviceGetUtilizationRates", self.device.handle)
         return int(rates.gpu)
 
 
 class NvmlRun:
-    """Watches a device from `start` to `stop`, with a sample every so many seconds."""
+    """A watch on a device from `start` to `stop`, with a sample every so many seconds."""
 
     def __init__(self, device: int | str, period: float) -> None:
         self._name = device
@@ -106,7 +106,7 @@ class NvmlRun:
         return Watched(library, device, gauge, HealthWatch(library, device))
 
     def _ask_within(self, ask: Callable[[], None]) -> bool:
-        """Call what asks the driver, and return whether it answered; no lock is held meanwhile."""
+        """Call a function that asks the driver, and return whether it answered; no lock is held meanwhile."""
         assert self._watched is not None
         try:
             self._watched.library.within(ask)
@@ -116,7 +116,7 @@ class NvmlRun:
         return True
 
     def stop(self) -> None:
-        """Stop sampling, take a last sample and the last readings, but do not wait for ever."""
+        """Stop sampling, take a last sample and the last readings, within a time limit."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
@@ -135,7 +135,7 @@ class NvmlRun:
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
 
     def _end(self, watched: Watched, is_quiet: bool) -> None:
-        """Take the last readings, but no slow reading while other work is being timed."""
+        """Take the last readings, but none that are slow while other work is being timed."""
         if is_quiet:
             self._process_end = process_memory(watched.library, watched.device).mine
         else:
@@ -146,7 +146,7 @@ class NvmlRun:
     # -- sampling --------------------------------------------------------------------------------------
 
     def _keep_sampling(self) -> None:
-        """Sample when it is due and nobody pauses; the lock is free while the driver is asked."""
+        """Sample whenever a sample is due and none pauses; the lock is free while the driver is asked."""
         while self._wait_until_due():
             self._sample()
             with self._condition:
@@ -154,7 +154,7 @@ class NvmlRun:
                 self._condition.notify_all()
 
     def _wait_until_due(self) -> bool:
-        """Wait for the time of the next sample, and return whether there is to be one."""
+        """Wait for the time of the next sample; return false once sampling has ended."""
         with self._condition:
             while not self._is_stopping:
                 wait = None if self._pausing else self._due - time.perf_counter()
@@ -165,7 +165,7 @@ class NvmlRun:
             return False
 
     def _sample(self) -> None:
-        """Ask for everything that a sample has, and then write it down."""
+        """Read all numbers of a sample, and then record them."""
         watched = self._watched
         assert watched is not None
         began = time.perf_counter_ns()
@@ -187,7 +187,7 @@ class NvmlRun:
 
     @staticmethod
     def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | Unreadable | None:
-        """Ask for one number of a sample, unless its channel is closed."""
+        """Read one number of a sample, unless its channel is closed."""
         if not channel.is_open:
             return None
         try:
@@ -197,7 +197,7 @@ class NvmlRun:
             return reason
 
     def pause(self) -> None:
-        """Wait for a sample under way, but not for a driver that hangs; let none begin until `resume`."""
+        """Let no sample begin until `resume`, and wait for one under way, unless the driver hangs."""
         if self.is_forked():
             return
         with self._condition:
@@ -222,7 +222,7 @@ class NvmlRun:
                 self._wait_for(lambda: self._samples > taken)
 
     def _wait_for(self, happens: Callable[[], bool]) -> None:
-        """Wait until the sampler has done something; but for one that is stuck in the driver only once."""
+        """Wait until the sampler has done something; for a sampler stuck in the driver, only once."""
         if not self._is_stuck:
             self._is_stuck = not self._condition.wait_for(happens, nvml_library.PATIENCE)
 
@@ -367,7 +367,7 @@ class NvmlTracker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no sample inside, and wait for one under way: for regions that are timed."""
+        """Take no sample inside the block, and wait for one under way: for regions that are timed."""
         run = self._started()
         run.pause()
         try:

@@ -17,7 +17,7 @@ _SLACK = 1 << 20  # bytes by which parts may miss the whole: what a driver round
 
 
 class MemoryGauge:
-    """Memory in use on a device, and what that is here; `Unreadable` where no form of the call tells.
+    """The gauge of memory in use on a device, with its meaning; `Unreadable` where no call works.
 
     Texts and drivers disagree on whether ``used`` has the driver's own reserve inside. So the sums are tried
     once, and `read` takes the reserve away where it is known to be inside: figures of two drivers can be
@@ -53,7 +53,7 @@ class MemoryGauge:
         self.total = Reading(memory.total, BYTES)
 
     def read(self) -> int:
-        """Return the bytes in use, by anybody: one call of the driver, some ten microseconds."""
+        """Return the bytes in use, by all processes: one call of the driver, some ten microseconds."""
         return max(0, int(self._ask().used) - self._inside)
 
     def _ask(self) -> Any:
@@ -77,7 +77,7 @@ class ProcessMemory:
 
 
 def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
-    """Look this process up in the driver's list; often unknown, as on Windows and in containers.
+    """Find this process in the driver's list; often unknown, as on Windows and in containers.
 
     Cost: milliseconds, in which the driver may hold a lock that stalls every program on the device: ask
     before and after a run, never during one.
@@ -129,7 +129,7 @@ class DeviceUse:
 
 
 class NvmlMemory:
-    """Reads a device's memory now and then, without a thread."""
+    """A reader of a device's memory that needs no thread."""
 
     def __init__(self, device: Any = None) -> None:
         device_index(device)
@@ -158,7 +158,7 @@ class NvmlMemory:
         return DeviceUse(used, processes.mine, processes.others)
 
     def holders(self) -> list[tuple[int, Reading]] | str:
-        """Return the processes that the driver lists, with their bytes; or why it does not."""
+        """Return the processes that the driver lists, with their bytes, or why it lists none."""
         try:
             found = self._library.within(lambda: _list_processes(self._library, self._open()))
         except Unreadable as reason:
@@ -182,7 +182,7 @@ class NvmlMemory:
         return self._device
 
     def close(self) -> None:
-        """Let go of NVML; the next `read` opens it again."""
+        """Release NVML; the next `read` opens it again."""
         self._device = self._gauge = None
         self._library.close()
 
@@ -202,7 +202,7 @@ _ANY_INSTANCE = 0xFFFFFFFF  # of an event that belongs to no MIG instance
 
 
 class HealthWatch:
-    """Looks at a device's health at the start, at each sample, and at the end.
+    """A watch on a device's health: at the start, at each sample, and at the end.
 
     Clocks and errors are those of the whole GPU, also for a MIG instance, which without privileges is told
     only of the errors that concern all of it. Reported errors are taken every ``xid_period`` seconds; the
@@ -228,7 +228,7 @@ class HealthWatch:
             self._xid_reason = str(reason)
 
     def sample(self) -> None:
-        """Look at the clocks, and sometimes take the reported errors; what failed once is not asked again."""
+        """Read the clocks, and sometimes the reported errors; a reading that failed once is not repeated."""
         self._look_at_clocks()
         if time.monotonic() - self._taken >= self._xid_period:
             self._look_at_events()
@@ -254,12 +254,12 @@ class HealthWatch:
                 self.notice(reason)
 
     def notice(self, reason: Unreadable) -> None:
-        """Remember a reason that says that the device was lost."""
+        """Remember an error that means that the device was lost."""
         if isinstance(reason, NvmlFailure) and reason.code == LOST and self._lost is None:
             self._lost = str(reason)
 
     def close(self) -> None:
-        """Look at everything once more, and stop watching."""
+        """Take all readings once more, and stop watching."""
         self._look_at_clocks()
         self._look_at_events()
         self._since_start = tuple(
@@ -273,7 +273,7 @@ class HealthWatch:
             self._events = None
 
     def take(self) -> Health:
-        """Look at everything, return the health since the last call, and begin anew; a loss is told once."""
+        """Take all readings, return the health since the last call, and begin anew; report a loss once."""
         was_lost = self._lost is not None
         self._look_at_clocks()
         self._look_at_events()
@@ -304,7 +304,7 @@ class HealthWatch:
         return tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
 
     def _counts(self) -> tuple[Reading, ...]:
-        """Return errors of memory since the driver was loaded, corrected and not, and replaced rows ever."""
+        """Return memory errors since the driver was loaded, corrected and not, and rows ever replaced."""
         library, gpu = self._library, self._device.gpu
         since = library.constant("NVML_VOLATILE_ECC")
         kinds = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED")
@@ -315,7 +315,7 @@ class HealthWatch:
         return tuple(self._count(*call) for call in calls)
 
     def _count(self, *call: Any) -> Reading:
-        """Ask for a count; of replaced rows there are two, for corrected errors and for others."""
+        """Read a count; replaced rows have two, for corrected errors and for others."""
         try:
             answer = self._library.call(*call)
         except Unreadable as reason:
@@ -324,7 +324,7 @@ class HealthWatch:
         return Reading(sum(answer[:2]) if isinstance(answer, tuple) else answer, COUNT)
 
     def _watch_events(self) -> None:
-        """Ask for the errors that the driver will report from now on."""
+        """Register for the errors that the driver will report from now on."""
         library, gpu = self._library, self._device.gpu
         wanted = library.constant("nvmlEventTypeXidCriticalError")
         if not library.call("nvmlDeviceGetSupportedEventTypes", gpu) & wanted:
@@ -346,7 +346,7 @@ class HealthWatch:
 
 
 def _new(before: Reading, after: Reading) -> Reading:
-    """Return how many there are since; unknown where the count began anew."""
+    """Return the increase of a count; unknown where the count began anew."""
     new = after.minus(before)
     if new.value is None or new.value >= 0:
         return new

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\s*([+-]?\d+)")
 
 
 def is_uuid(name: str) -> bool:
-    """Whether a name is the UUID of a GPU or of a MIG instance, or how one begins."""
+    """Tell whether a name is the UUID of a GPU or of a MIG instance, or the beginning of one."""
     return name.startswith(("GPU-", "MIG-"))
 
 
@@ -47,7 +47,7 @@ def shown_names(text: str) -> list[int | str]:
 
 
 def _names(text: str) -> list[int | str]:
-    """Return the entries up to the first that is none."""
+    """Return the entries before the first invalid one."""
     names: list[int | str] = []
     for entry in text.split(","):
         name = entry.strip()
@@ -66,7 +66,7 @@ _ORDER = "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """What a device is, for a record.
+    """The identity of a device, for a record.
 
     ``gpu_uuid`` is that of the GPU that a MIG instance is a part of, else ``uuid``; versions may be unknown.
     """
@@ -136,7 +136,7 @@ def _count_visible() -> int:
 
 
 def device_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names by which ``CUDA_VISIBLE_DEVICES`` can show one device that this process may use each.
+    """Return the names by which ``CUDA_VISIBLE_DEVICES`` can show each device that this process may use.
 
     Those in the variable, or the UUIDs of all GPUs and MIG instances; `Unreadable` without NVML.
     """
@@ -147,7 +147,7 @@ def device_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def part_uuids(library: NvmlLibrary, gpu: Any) -> list[str]:
-    """Return the UUID of a GPU, or those of the MIG instances that it has; none where it cannot be read."""
+    """Return the UUID of a GPU, or those of its MIG instances; none where it cannot be read."""
     if _is_divided(library, gpu):
         return list(mig_uuids(library, gpu))
     with suppress(Unreadable):
@@ -220,7 +220,7 @@ _ALIKE = 0.05  # by which CUDA's number of bytes may differ from NVML's, which h
 
 
 def _torch_in_use() -> Any:
-    """Return torch where this process has loaded it and CUDA is initialised; loading it is not for us."""
+    """Return torch if this process has loaded it and CUDA is initialised, without loading it."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
@@ -231,7 +231,7 @@ def _current_index() -> int:
 
 
 def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
-    """Return the device of the machine's index, or the one MIG instance that it is divided into."""
+    """Return the device of the machine's index, or its only MIG instance."""
     count = library.call("nvmlDeviceGetCount")
     if index >= count:
         devices = "1 device" if count == 1 else f"{count} devices"
@@ -258,7 +258,7 @@ def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
 
 
 def _by_uuid(library: NvmlLibrary, *beginnings: str) -> NvmlDevice:
-    """Return the one device whose UUID begins so."""
+    """Return the only device whose UUID begins with a text."""
     found = [
         (handle, gpu)
         for handle, gpu in _everything(library)
@@ -279,14 +279,14 @@ def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
 
 
 def _gpus(library: NvmlLibrary) -> Iterator[Any]:
-    """Give each GPU that may be looked at: a container may show others and forbid them."""
+    """Yield each GPU that may be looked at: a container may show others and forbid them."""
     for index in range(library.call("nvmlDeviceGetCount")):
         with suppress(Unreadable):
             yield library.call("nvmlDeviceGetHandleByIndex", index)
 
 
 def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
-    """Give each GPU and each MIG instance, with the GPU that it is part of."""
+    """Yield each GPU and each MIG instance, with the GPU that it is part of."""
     for gpu in _gpus(library):
         yield gpu, gpu
         if _is_divided(library, gpu):
@@ -295,7 +295,7 @@ def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
-    """Whether MIG is on; a GPU or driver that does not know of it is whole."""
+    """Tell whether MIG is on; a GPU or driver without MIG counts as whole."""
     try:
         current, _ = library.call("nvmlDeviceGetMigMode", gpu)
     except Unreadable:
@@ -304,7 +304,7 @@ def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
 
 
 def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
-    """Give the UUID of each MIG instance of a GPU; none where it is whole."""
+    """Yield the UUID of each MIG instance of a GPU; none where it is whole."""
     if _is_divided(library, gpu):
         for instance in _instances(library, gpu):
             with suppress(Unreadable):
@@ -312,7 +312,7 @@ def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
 
 
 def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
-    """Give the MIG instances of a GPU; the places between them may be empty."""
+    """Yield the MIG instances of a GPU, whose indices may have gaps."""
     try:
         places = library.call("nvmlDeviceGetMaxMigDeviceCount", gpu)
     except Unreadable:
@@ -323,7 +323,7 @@ def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
 
 
 def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
-    """Return a device with its identity, as NVML tells."""
+    """Return a device with its identity, as NVML describes it."""
     is_mig = handle is not gpu
     identity = DeviceIdentity(
         uuid=library.call("nvmlDeviceGetUUID", handle),

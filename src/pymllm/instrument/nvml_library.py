@@ -1,4 +1,4 @@
-"""The door to NVML: opened when it is needed, and a reason where it cannot be."""
+"""The only access to NVML: opened when it is needed, and a reason where it cannot be."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _hung: list[str] = []  # why nobody asks again in this process
 
 
 class NvmlFailure(Unreadable):
-    """NVML answered with an error, whose number is ``code``."""
+    """An error that NVML answered with; ``code`` is its number."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class NvmlLibrary:
         return answers[0]
 
     def join(self, thread: threading.Thread, patience: float | None = None) -> None:
-        """Wait for a thread that calls the driver; `Unreadable`, and no more calls, where it is too long."""
+        """Wait for a thread that calls the driver; after too long raise `Unreadable` and end all calls."""
         seconds = PATIENCE if patience is None else patience
         thread.join(seconds)
         if thread.is_alive():
@@ -110,7 +110,7 @@ class NvmlLibrary:
             raise Unreadable(_hung[0])
 
     def close(self) -> None:
-        """Let go of the library; in a forked child, where there is nothing to let go of, do nothing."""
+        """Release the library; in a forked child, which holds nothing, do nothing."""
         if self._pynvml is None or self._pid != os.getpid():
             return
         try:
@@ -122,7 +122,7 @@ class NvmlLibrary:
             _open.discard((self._pid, id(self)))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of pynvml; `Unreadable` names it and says why, also where the library lacks it."""
+        """Call a function of pynvml; `Unreadable` names it and the reason, also if the library lacks it."""
         if self._pynvml is None:
             raise Unreadable("NVML is not open")
         function = getattr(self._pynvml, name, None)
@@ -143,7 +143,7 @@ class NvmlLibrary:
         return value
 
     def first_of(self, *calls: tuple[Any, ...]) -> Any:
-        """Make the first call that the library has a function for: the newest form of a function first."""
+        """Call the first of some functions that the library has: the newest form of a function first."""
         for call in calls[:-1]:
             try:
                 return self.call(*call)
@@ -175,5 +175,5 @@ def ask_nvml(ask: Callable[[NvmlLibrary], Answer]) -> Answer:
 
 
 def _said(error: Exception) -> str:
-    """Return what the library says of an error, in one line."""
+    """Return the library's description of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

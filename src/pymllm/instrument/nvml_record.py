@@ -41,7 +41,7 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What happened to the device during the run."""
+    """The health of the device during the run."""
 
     slowdowns: tuple[str, ...]  # reasons seen for slower clocks (heat, power), in the order of NVML's bits
     xids: tuple[int, ...]  # numbers of the XID errors that the driver reported, in order
@@ -53,7 +53,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class SamplingCost:
-    """What watching cost the run."""
+    """The cost of watching a run."""
 
     samples: int  # taken; the curve may keep fewer
     failures: int  # samples in which some counter that had worked before gave nothing
@@ -122,7 +122,7 @@ class NvmlRecord:
 
 
 def _in_words(*readings: tuple[str, Reading]) -> str:
-    """Write readings with their times; a reason that all of them share, once."""
+    """Write readings with their times; write a reason shared by all only once."""
     first = readings[0][1]
     if all(reading == first and not reading.is_known for _, reading in readings):
         return str(first)
@@ -130,7 +130,7 @@ def _in_words(*readings: tuple[str, Reading]) -> str:
 
 
 class CurveRecorder:
-    """Takes samples and keeps at most so many, evenly spread: when full, it drops every second one.
+    """A curve of a limited number of samples, evenly spread: when full, it drops every second one.
 
     Cost: 16 bytes a kept sample, 256 KiB at most by default; at 10 Hz that is half an hour in full.
     """
@@ -167,7 +167,7 @@ _PATIENCE = 3  # failures in a row after which a counter is not asked again
 
 
 class Channel:
-    """A number that is asked for at every sample, until it fails for good."""
+    """A number read at every sample, until reading it fails for good."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit
@@ -180,7 +180,7 @@ class Channel:
         self._in_a_row = 0
 
     def take(self, answer: int | Unreadable) -> None:
-        """Take an answer, or remember why there was none."""
+        """Take an answer, or remember the reason for its absence."""
         if isinstance(answer, int):
             self.add(answer)
         else:
@@ -194,7 +194,7 @@ class Channel:
         self._in_a_row = 0
 
     def fail(self, reason: Unreadable) -> None:
-        """Remember why; what never worked, or fails again and again, is not asked any more."""
+        """Remember the reason; a channel that never worked, or fails again and again, is closed."""
         self.reason = str(reason)
         self.failures += self._count > 0
         self._in_a_row += 1
@@ -202,7 +202,7 @@ class Channel:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it gave nothing when it was last asked."""
+        """Whether the last reading failed."""
         return self._in_a_row > 0
 
     def mean(self) -> Reading:

@@ -1,4 +1,4 @@
-"""Figures as an OpenMetrics text file, for whatever scrapes such files into a dashboard.
+"""Figures as an OpenMetrics text file, for programs that load such files into a dashboard.
 
 The format is that of the OpenMetrics specification, version 1.0; Prometheus' own client writes it, and the
 textfile collector of its node exporter reads it.
@@ -65,7 +65,7 @@ def make_text(families: Iterable[Family]) -> str:
 
 
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
-    """Write families to a file in an existing folder, all at once: no reader sees half of it."""
+    """Write families to a file in an existing folder, in one step: no reader sees half of it."""
     write_text_file(path, make_text(families))
 
 
@@ -150,7 +150,7 @@ def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None)
 
 
 def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what torch's allocator counted in a run; unknown figures are as in `device_families`."""
+    """Return the counts of torch's allocator in a run; unknown figures are as in `device_families`."""
     of = labels or {}
     told: dict[str, dict[str, Reading]] = {
         name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}

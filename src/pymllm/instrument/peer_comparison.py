@@ -34,7 +34,7 @@ _MOST_BLOCKS = 250
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio, and the interval that has the true one with a given probability.
+    """A ratio, and the interval that contains the true ratio with a given probability.
 
     Below 1 ours takes less. With fewer than three common rounds the interval is the value.
     """
@@ -136,7 +136,7 @@ CLOCKS = ("wall", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An implementation that could take part; where its package is missing or unfit, the reason says why."""
+    """An implementation that could take part, with the reason where its package is missing or unfit."""
 
     name: str
     package: str
@@ -146,7 +146,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What one contender came to, in the scenario's unit; ``facts`` are counts such as tokens hit."""
+    """The result of one contender, in the scenario's unit; ``facts`` are counts such as tokens hit."""
 
     contender: str
     value: float
@@ -191,7 +191,7 @@ class ScenarioRow:
 
 @dataclass(frozen=True, slots=True)
 class PeerComparison:
-    """The document; ``machine`` is what pytest-benchmark's ``machine_info`` has, too."""
+    """The document of a comparison; ``machine`` is pytest-benchmark's ``machine_info``."""
 
     schema: str
     version: int
@@ -222,7 +222,7 @@ def make_standing(
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest sample that is not below so many percent of all."""
+    """Return the smallest sample that at least so many percent of all do not exceed."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
@@ -274,7 +274,7 @@ def make_row(
 
 
 def is_ours(standing: Standing) -> bool:
-    """Tell whether a standing is ours, with whatever keys."""
+    """Tell whether a standing is ours, with any kind of keys."""
     return standing.contender.split(" ")[0] == OURS
 
 

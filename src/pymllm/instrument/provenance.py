@@ -22,7 +22,7 @@ def build_version() -> str:
 
 
 def find_processor() -> str:
-    """Return the processor's model, which Linux tells in a file and others by name."""
+    """Return the processor's model, from a file on Linux, else as the system names it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

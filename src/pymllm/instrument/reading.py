@@ -11,7 +11,7 @@ _STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Unreadable(Exception):
-    """A counter cannot be read; the message is the reason. Instruments turn it into an unknown `Reading`."""
+    """An unreadable counter; the message is the reason. Instruments turn it into an unknown `Reading`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Reading:
         return self.value is not None
 
     def minus(self, other: Reading) -> Reading:
-        """Return how much this is above another reading of the same unit; unknown where either is."""
+        """Return the difference to another reading of the same unit; unknown where either is."""
         if self.unit != other.unit:
             raise ValueError(f"cannot take {other.unit} from {self.unit}; subtract readings of one unit")
         if self.value is None:
@@ -58,7 +58,7 @@ class Reading:
 
 
 def _in_binary_units(value: int) -> str:
-    """Write bytes in the largest unit that leaves at least one."""
+    """Write bytes in the largest binary unit of which there is at least one."""
     size, step = float(value), 0
     while abs(size) >= 1024 and step < len(_STEPS) - 1:
         size, step = size / 1024, step + 1

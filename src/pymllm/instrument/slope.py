@@ -17,7 +17,7 @@ MOST_SAMPLES = 256  # of a series, evenly spread: pairs grow with the square
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A slope, and the interval with the true one; an end is infinite where too few samples bound it."""
+    """A slope, and the interval that contains the true slope; an end without enough samples is infinite."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Slope:
 def estimate_slope(
     series: Iterable[Sequence[tuple[float, float]]], confidence: float = 0.95, most: int = MOST_SAMPLES
 ) -> Slope | None:
-    """Estimate the slope that series of samples share; ``None`` where none has three that differ in x.
+    """Estimate the common slope of series of samples; ``None`` where none has three that differ in x.
 
     Only pairs within one series count, so that levels may differ; one of more than ``most`` samples is
     thinned evenly. Cost: the square of ``most`` for each series. Equal values make the interval wider than
@@ -66,7 +66,7 @@ def estimate_slope(
 
 
 def _thinned(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
-    """Take at most so many samples, evenly spread, the first and the last among them."""
+    """Thin samples out evenly to a limited number, keeping the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
@@ -83,7 +83,7 @@ def _pair_slopes(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _at(numbers: Sequence[float], place: float) -> float:
-    """Return what stands at a place of a sorted row, between two numbers in proportion; none beyond it."""
+    """Return the value at a place of a sorted row, interpolated between neighbours; none beyond its ends."""
     if place < 0:
         return -math.inf
     below, above = math.floor(place), math.ceil(place)

@@ -8,6 +8,6 @@ import triton.language as tl
 
 @triton.jit
 def add_one(source, target, count: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Write what is one more than each number of the source."""
+    """Add one to each number of the source, and write the sums."""
     place = tl.program_id(0) * count + tl.arange(0, count)
     tl.store(target + place, tl.load(source + place) + 1)

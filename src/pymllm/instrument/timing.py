@@ -1,4 +1,4 @@
-"""Measures how long an adapter takes for each operation, in histograms whose memory is bounded."""
+"""A timer of an adapter's operations, with histograms whose memory is bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Summary:
 
 
 class Histogram:
-    """Counts durations in nanoseconds, in 128 buckets for each power of two, each with its upper end inside.
+    """Counts of durations in nanoseconds, in 128 buckets per power of two, each with its upper end inside.
 
     Cost: a dictionary entry is raised by one; at most some thousand entries between a nanosecond and an hour.
     """
@@ -69,7 +69,7 @@ class Histogram:
         self.total_ns += other.total_ns
 
     def quantile(self, share: float) -> int:
-        """Return nanoseconds that this share of the samples, above 0 and at most 1, does not exceed."""
+        """Return the nanoseconds that a share of the samples, above 0 and at most 1, does not exceed."""
         if not 0 < share <= 1:
             raise ValueError(f"share must be above 0 and at most 1, got {share}; 0.99 is the p99")
         if not self.count:
@@ -114,7 +114,7 @@ OperationTime = tuple[str, bool]
 
 
 class Timing(AdapterWrapper):
-    """Keeps a histogram of durations for each operation, with all that the adapter is wrapped around.
+    """A wrapper around an adapter that keeps a histogram of durations for each operation.
 
     ``settle`` waits for the device, such as ``torch.cuda.synchronize``: without it, work that was left to a
     device is not in a duration. What an adapter does not support, or raises itself, is not counted; what is
@@ -137,11 +137,11 @@ class Timing(AdapterWrapper):
 
     @property
     def histograms(self) -> Mapping[OperationTime, Histogram]:
-        """By operation and success, those that were seen; they go on counting."""
+        """The histograms by operation and success, as far as seen; they go on counting."""
         return MappingProxyType(self._histograms)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Have an operation carried out, and count how long that took."""
+        """Carry an operation out, and count its duration."""
         settle, clock = self._settle, self._clock
         if settle is not None:
             settle()

@@ -1,4 +1,4 @@
-"""Watches torch's CUDA allocator while something runs."""
+"""A watch on torch's CUDA allocator while a program runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AllocatorSource(Protocol):
         """Whether this process uses CUDA; initialises nothing."""
 
     def why_not(self) -> str | None:
-        """Return why the allocator's counters tell nothing now, or ``None``; initialises nothing."""
+        """Return why the allocator has no counters now, or ``None``; initialises nothing."""
 
     def backend(self) -> str:
         """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``, or one that counts nothing."""
@@ -35,13 +35,13 @@ class AllocatorSource(Protocol):
         """Return its counters, by the names of ``torch.cuda.memory_stats``."""
 
     def reset_peak(self) -> None:
-        """Let the peaks begin anew from the memory in use."""
+        """Restart the peaks from the memory in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that freed memory counts as free, and let cuBLAS give its memory back."""
+        """Wait for the device, so that freed memory counts as free, and release cuBLAS's memory."""
 
     def release_cache(self) -> None:
-        """Give the driver back the memory that the allocator keeps for later."""
+        """Give the allocator's cached memory back to the driver."""
 
     def segments(self) -> Sequence[Mapping[str, Any]]:
         """Return the device's segments of ``torch.cuda.memory_snapshot``."""
@@ -56,7 +56,7 @@ class AllocatorSource(Protocol):
         """Keep the stacks of allocations from now on, or stop."""
 
     def record_history(self, entries: int | None) -> None:
-        """Keep that many of the last events, or stop with ``None``."""
+        """Keep a limited number of the latest events, or stop with ``None``."""
 
     def dump(self, path: Path) -> None:
         """Write the history and the allocations in use, for torch's viewer."""
@@ -82,7 +82,7 @@ class TorchAllocator:
         return torch is not None and _has_cuda(torch) and bool(torch.cuda.is_initialized())
 
     def why_not(self) -> str | None:
-        """Return why there is nothing to ask."""
+        """Return why the allocator cannot be asked."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "torch is not loaded in this process"
@@ -186,7 +186,7 @@ def _has_cuda(torch: Any) -> bool:
 
 
 def has_context(index: int) -> bool:
-    """Whether this process uses a device of CUDA, where torch can tell; else whether it may."""
+    """Tell whether this process uses a CUDA device; where torch cannot tell, whether it may."""
     told = getattr(sys.modules["torch"]._C, "_cuda_hasPrimaryContext", None)
     return told is None or bool(told(index))
 
@@ -213,7 +213,7 @@ class TorchMemory:
 
 @dataclass(frozen=True, slots=True)
 class TorchMemoryRecord:
-    """A run as the allocator saw it."""
+    """A run's memory, as torch's allocator saw it."""
 
     start: TorchMemory
     end: TorchMemory  # now, while the tracker runs
@@ -244,7 +244,7 @@ def read_private_pools(source: AllocatorSource) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """The allocator's counts at one time, or why the allocator cannot be asked."""
+    """The allocator's counts at one time, or the reason why it cannot be asked."""
 
     stats: Mapping[str, int]
     backend: str | None
@@ -262,7 +262,7 @@ class _Counters:
         return cls({}, backend, reason)
 
     def read(self, name: str, unit: str = BYTES) -> Reading:
-        """Return a counter by torch's name, which the backend must really count."""
+        """Return a counter by torch's name, if the backend really counts it."""
         if self.reason is not None:
             return Reading.unknown(unit, self.reason)
         if self.backend == "cudaMallocAsync" and name in _UNCOUNTED_BY_ASYNC:
@@ -283,7 +283,7 @@ class _Counters:
 
 
 class TorchMemoryTracker:
-    """Reads the allocator before and after, and its peaks between; ``history`` events are kept for `dump`.
+    """A tracker of the allocator's memory before, after and at its peaks; ``history`` events stay for `dump`.
 
     A torch without CUDA, or a process that has not initialised it, reads ``unknown``. Where CUDA comes into
     use within the run, the start stays unknown, and the peaks are the process's, all of which lie within the
@@ -358,7 +358,7 @@ class TorchMemoryTracker:
         self._source.dump(path)
 
     def _note(self, counters: _Counters, source: AllocatorSource) -> None:
-        """Remember the peaks that a tracker of the same allocator is about to reset."""
+        """Remember the peaks before another tracker of the same allocator resets them."""
         if self._source.identity == source.identity:
             for name in _PEAKS:
                 self._noted[name] = max(self._noted[name], counters.read(name).value or 0)

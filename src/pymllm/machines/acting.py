@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The acts of one run, without what they led to."""
+    """The acts of one run, without the operations that they led to."""
 
     machine: type[ActingMachine]  # who played; without adapter and configuration, which are the history's
     audit: bool  # whether it walked the implementation from inside
@@ -44,7 +44,7 @@ class Scenario:
 
 
 def with_scenario(history: History, scenario: Scenario | None) -> History:
-    """Return a history whose header has the acts, or none; its steps are the same."""
+    """Return a history with the acts in its header, or none; its steps are the same."""
     acts = None if scenario is None else PlayedActs(scenario.machine.__name__, scenario.audit, scenario.acts)
     return History(replace(history.header, scenario=acts), history.steps)
 
@@ -75,7 +75,7 @@ def act(
 
 
 def _noted(method: Callable[..., None]) -> Callable[..., None]:
-    """Have the machine note the act, unless another act makes it."""
+    """Let the machine note the act, unless another act plays it."""
     name, *names = method.__name__, *list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
@@ -106,7 +106,7 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """Violations that a search passes over: each ends its program, or counts as right, and is no finding."""
+    """Violations that a search ignores: each ends its program, or counts as right, and is no finding."""
 
     deviations: tuple[Deviation, ...] = ()  # what is known
     but_for: tuple[str, ...] = ()  # laws whose violations are wanted, if not all are
@@ -114,7 +114,7 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
-    """A program that breaks a law, and how."""
+    """A program that breaks a law, with the violation."""
 
     history: History  # the program with its outcomes
     violation: InvariantViolation  # the law, and what was seen
@@ -139,12 +139,12 @@ class _DrawnAct(NamedTuple):
     ranges: tuple[tuple[str, int, int], ...]
 
     def makes_sense(self, machine: ActingMachine) -> bool:
-        """Tell whether a machine can play it now."""
+        """Tell whether a machine can play the act now."""
         return self.needs is None or bool(getattr(machine, self.needs))
 
 
 class _Numbers(RuleStrategy):
-    """Draws acts as plain numbers: which it is, and each of its arguments.
+    """A strategy that draws acts as plain numbers: which it is, and each of its arguments.
 
     Hypothesis's own choice of a rule asks a strategy for each argument and draws whether each rule is on: ten
     draws for an act, and three times as long. Here one number of a program says which acts are on in it.
@@ -191,7 +191,7 @@ def _acts_in_order(machine: type[ActingMachine]) -> tuple[_DrawnAct, ...]:
 
 
 def _swarm(acts: tuple[_DrawnAct, ...], number: int) -> tuple[_DrawnAct, ...]:
-    """Return the acts that are on in a program: all for 0, towards which it shrinks, or some."""
+    """Return the acts that are switched on in a program: all for 0, towards which it shrinks, or some."""
     if not number:
         return acts
     source = random.Random(number)
@@ -200,7 +200,7 @@ def _swarm(acts: tuple[_DrawnAct, ...], number: int) -> tuple[_DrawnAct, ...]:
 
 
 class ActingMachine(RuleBasedStateMachine):
-    """Acts on one configuration of one adapter; `make_machine` makes the classes that run."""
+    """A machine of acts on one configuration of one adapter; `make_machine` makes the classes that run."""
 
     ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
@@ -248,17 +248,17 @@ class ActingMachine(RuleBasedStateMachine):
 
     @classmethod
     def make_adapter(cls) -> Adapter:
-        """Build the adapter that the class is about."""
+        """Build the adapter of the class."""
         return build_adapter(cls.ADAPTER, dict(cls.CONFIG))
 
     @property
     def acts_played(self) -> list[PlayedAct]:
-        """The acts so far; made when asked for, as every act is noted and few notes are ever read."""
+        """The acts so far, made from notes on demand."""
         return [PlayedAct(name, tuple(arguments.items())) for name, arguments in self._noted]
 
     @contextmanager
     def passing_over(self) -> Iterator[None]:
-        """Let a violation that is passed over end no more than the program."""
+        """Let an ignored violation end the program only."""
         try:
             yield
         except InvariantViolation:
@@ -266,13 +266,13 @@ class ActingMachine(RuleBasedStateMachine):
                 raise
 
     def begin(self) -> None:
-        """Set up what a subclass keeps."""
+        """Set up the attributes of a subclass."""
 
     def end(self) -> None:
-        """Return everything, before the program is judged as a whole."""
+        """Give everything back, before the program is judged as a whole."""
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out an operation and have it judged; misuse of a sort that is not claimed is left away."""
+        """Carry out an operation and have it judged; skip misuse that no claim covers."""
         if self.can_refuse and not self._refuses_all and not self._may_ask(operation):
             return _LEFT_AWAY
         before_step = type(self).before_step
@@ -285,13 +285,13 @@ class ActingMachine(RuleBasedStateMachine):
             raise
 
     def _may_ask(self, operation: Operation) -> bool:
-        """Tell whether whatever is wrong with an operation is refused by claim."""
+        """Tell whether the adapter claims to refuse every mistake in an operation."""
         read = getattr(self.judge.model, f"read_{name_of(type(operation))}", None)
         wrong = read(operation, Outcome(Failed("", ""))).wrong if read is not None else ()
         return all(misuse.needs in self.capabilities for misuse in wrong)
 
     def look_inside(self) -> None:
-        """Walk the implementation from inside now, whatever `AUDIT` says."""
+        """Walk the implementation from inside now, even without `AUDIT`."""
         self._watched(self.examiner.look_inside)
 
     def _watched(self, call: Callable[[], T]) -> T:
@@ -317,7 +317,7 @@ class ActingMachine(RuleBasedStateMachine):
         type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
 
     def teardown(self) -> None:
-        """Return everything, judge the end, now and then run the whole program again (X3)."""
+        """Give everything back, judge the end, and now and then run the whole program again (X3)."""
         cls, found = type(self), self.found
         is_broken = found is not None and found.history is self.examiner.history
         try:
@@ -350,7 +350,7 @@ class ActingMachine(RuleBasedStateMachine):
 
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
-    """Return what a machine class was made of: the first of its bases that stands in a module."""
+    """Return the base from which a machine class was made: the first of its bases that stands in a module."""
     bases = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
     return next(base for base in bases if vars(sys.modules[base.__module__]).get(base.__name__) == base)
 
@@ -389,7 +389,7 @@ def acts_of(machine_class: type[ActingMachine]) -> dict[str, Any]:
 
 
 class ActPlayer:
-    """Plays a machine's acts from a seeded generator: the same seed gives the same program everywhere."""
+    """A player of a machine's acts from a seeded generator: the same seed gives the same program."""
 
     def __init__(self, machine: ActingMachine, source: random.Random) -> None:
         self._machine, self._source = machine, source
@@ -409,7 +409,7 @@ class ActPlayer:
         chosen.act_itself(self._machine, **drawn)
 
     def _ready_where(self, met: dict[str, bool]) -> tuple[list[Any], list[int]]:
-        """Return the acts that make sense where these needs are met, and their weights summed up."""
+        """Return the acts that make sense where some needs are met, with their cumulative weights."""
         ready = list(compress(self._acts, (met.get(method.act_needs, True) for method in self._acts)))
         return ready, list(accumulate(method.act_weight for method in ready))
 

@@ -1,4 +1,4 @@
-"""The calls that machines and searches make to adapters: each within its time, and what it raises named.
+"""The calls of machines and searches to adapters: each within its time, and what it raises named.
 
 An adapter is a stranger's code and may do anything. What it raises, and that it hangs or tries to end the
 process, becomes an `AdapterError` which says in which call; only a violation that an adapter finds itself and
@@ -48,7 +48,7 @@ def build_adapter(name: str, config: Config | None = None) -> Adapter:
 
 
 def find_changed(header: Header, adapter: Adapter) -> str | None:
-    """Return the name of what an adapter says of itself otherwise than in a header; ``None`` for nothing."""
+    """Return the name of an adapter's attribute that differs from a header; ``None`` if none does."""
     if adapter.kind != header.kind:
         return "kind"
     if adapter.config != header.config:
@@ -59,7 +59,7 @@ def find_changed(header: Header, adapter: Adapter) -> str | None:
 
 
 def _as_built(name: str, adapter: Adapter) -> Adapter:
-    """Return a new adapter; `AdapterError` where its name, kind, config or capabilities are nonsense."""
+    """Return a new adapter; `AdapterError` where its name, kind, config or capabilities are invalid."""
     if type(adapter.name) is not str:
         raise AdapterError(name, f"its name is {shown(adapter.name)}; it must stay what __init__ was given")
     if type(adapter.kind) is not str or adapter.kind not in KINDS:
@@ -72,7 +72,7 @@ def _as_built(name: str, adapter: Adapter) -> Adapter:
 
 
 class _Step(AdapterCall[Outcome]):
-    """An operation to be carried out; a record of four functions for each took twice as long to make."""
+    """An operation to carry out; a record of four functions for each took twice as long to make."""
 
     __slots__ = ("_asked", "_history")
 
@@ -97,7 +97,7 @@ class _Step(AdapterCall[Outcome]):
 def apply_step(
     adapter: Adapter, number: int, operation: Operation, history: History | None = None
 ) -> Outcome:
-    """Have an operation carried out; ``history`` has the steps before it, to be told where no answer comes.
+    """Let an adapter carry an operation out; ``history`` has the earlier steps, reported if no answer comes.
 
     `ProgramError`: it names a step that gave nothing. `InvariantViolation`: the adapter looked inside and
     found it. `AdapterError`: the adapter raised something else, which is no outcome.
@@ -106,7 +106,7 @@ def apply_step(
 
 
 def audit_adapter(adapter: Adapter, history: History) -> tuple[str, ...]:
-    """Have an adapter look inside after the last step of a history; raises as `apply_step`."""
+    """Let an adapter walk its implementation after the last step of a history; raises as `apply_step`."""
     return answer_of(
         AdapterCall(
             adapter.name,
@@ -129,7 +129,7 @@ def _audited(adapter: Adapter) -> tuple[str, ...]:
 
 
 def close_adapter(adapter: Adapter, history: History | None = None) -> None:
-    """Let an adapter go, after the steps of a history; raises `AdapterError` for whatever it raises.
+    """Close an adapter after the steps of a history; raise `AdapterError` for any error.
 
     One that has just hung is left alone.
     """
@@ -139,7 +139,7 @@ def close_adapter(adapter: Adapter, history: History | None = None) -> None:
 
 @contextmanager
 def closing(adapter: Adapter, history: History | None = None) -> Iterator[None]:
-    """Let an adapter go at the end of a block; an error of the block matters more than one of the closing."""
+    """Close an adapter at the end of a block; an error of the block outweighs one of the closing."""
     try:
         yield
     except BaseException:
@@ -158,13 +158,13 @@ def load_class(entry: AdapterEntry) -> AdapterClass:
 
 
 def _load(entry: AdapterEntry) -> AdapterClass:
-    """Import a class; the collector of a worker leaves torch alone."""
+    """Import a class, and in a worker exclude torch's objects from garbage collection."""
     with collector_aside() if entry.needs_torch and is_worker() else nullcontext():
         return load_adapter(entry)
 
 
 def answer_of(call: AdapterCall[Answer]) -> Answer:
-    """Make a call to an adapter; raises as this module's first lines have it."""
+    """Return the answer of a call to an adapter; raises as this module's first lines say."""
     try:
         return call.within_limit()
     except (AdapterError, InvariantViolation, ProgramError, TookTooLong):
@@ -195,7 +195,7 @@ class EndedConversation:
 
 
 def ended_conversation(error: BaseException) -> EndedConversation | None:
-    """Return what an error kept of a conversation, if it is of one."""
+    """Return the end of a conversation from its error; ``None`` for any other error."""
     if not isinstance(error, ConversationError):
         return None
     return EndedConversation(error.verdict, error.conversation)

@@ -34,7 +34,7 @@ class BlockLifecycleNotes(EngineNotes):
         self._aside: set[int] = set()
 
     def __call__(self, event: Event, live: BlockRequest) -> None:
-        """Count what an event of the engine means, and know who is set aside."""
+        """Count an event's coverage goals, and track the paused requests."""
         super().__call__(event, live)
         if event is Event.PAUSED:
             self._aside.add(live.request_id)
@@ -42,18 +42,18 @@ class BlockLifecycleNotes(EngineNotes):
             self._aside.discard(live.request_id)
 
     def note_admission(self, live: BlockRequest) -> None:
-        """Count what else an admission means: what a retracted request has found."""
+        """Count the coverage goals of an admission: what a retracted request has found."""
         super().note_admission(live)
         again = live.request_id in self._retracted and live.cached_tokens
         self._meet("a retracted request finds cached what it had", again)
 
     def note_abort(self, live: BlockRequest) -> None:
-        """Tell apart the abort of a request that is set aside."""
+        """Count the abort of a paused request separately."""
         super().note_abort(live)
         self._meet("a request is aborted while it is set aside", live.request_id in self._aside)
 
     def note_retraction(self, live: BlockRequest) -> None:
-        """Tell apart the retraction of a request that is set aside."""
+        """Count the retraction of a paused request separately."""
         super().note_retraction(live)
         self._meet("a request is retracted while it is set aside", live.request_id in self._aside)
 
@@ -62,7 +62,7 @@ _MOST_OUTPUT = 24  # tokens of a request that grows: each is a step
 
 
 class BlockLifecycleMachine(EngineMachine):
-    """The engine over a context: requests are set aside and thrown back, too."""
+    """The machine of an engine over a context: requests are set aside and thrown back, too."""
 
     RESET_LAW = "C9"
     LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]] = {ops.Release: "E3", ops.AddRequest: "E4"}
@@ -77,14 +77,14 @@ class BlockLifecycleMachine(EngineMachine):
             )
 
     def set_up(self) -> None:
-        """Start an engine that keeps nothing back for decoding requests; later ones may."""
+        """Start an engine without headroom for decoding requests; later ones may have some."""
         model = self.judge.model.context
         self._size: int = model.block_size
         self._row: int = model.max_blocks * model.block_size  # tokens
         self.start(headroom=0)
 
     def start(self, *, headroom: int) -> None:
-        """Start an engine that keeps so many tokens of room for each decoding request."""
+        """Start an engine that keeps ``headroom`` tokens free for each decoding request."""
         config = driven_block_config(
             self.examiner.history.header, chunk_tokens=6 * self.scale, decode_headroom=headroom
         )
@@ -104,19 +104,19 @@ class BlockLifecycleMachine(EngineMachine):
 
     @act(rare=(0, 11), headroom=(0, 2))
     def start_again(self, rare: int, headroom: int) -> None:
-        """End everything where it stands, empty the cache, and start another engine."""
+        """End all requests, empty the cache, and start another engine."""
         if rare < 2:
             self.end_engine()
             self.start(headroom=headroom * (self._size // 2 + 1))
 
     @property
     def has_aside(self) -> bool:
-        """Whether a request is set aside."""
+        """Whether any request is paused."""
         return bool(self.engine.paused)
 
     @act(needs="has_aside", pick=(0, 7))
     def abort_aside(self, pick: int) -> None:
-        """Doom a request that is set aside."""
+        """Mark a paused request for an abort."""
         live = self.engine.paused[pick % len(self.engine.paused)]
         self.source.doom(live.request_id, Stage.DECODE if live.is_prefilled else Stage.PREFILL)
 
@@ -125,30 +125,30 @@ class BlockLifecycleMachine(EngineMachine):
         self._context.empty()
 
     def empty(self) -> None:
-        """Let the engine empty the context, for which there is one operation alone."""
+        """Let the engine empty the context, for which there is only one operation."""
         self.checked(self.engine.evict_everything, may_reset=True)
 
     @property
     def scale(self) -> int:
-        """Tokens in which lengths are counted: a part of a row, or long prompts would take long programs."""
+        """The unit of lengths, in tokens: a part of a row, or long prompts would take long programs."""
         return max(2, self._row // 14)
 
     @property
     def chunk_unit(self) -> int:
-        """Tokens in which the limit of a chunk is counted."""
+        """The unit of the chunk limit, in tokens."""
         return self.scale // 2
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of a prompt."""
+        """The length of a prompt's block, in tokens."""
         return self._size + max(1, self._size // 4)
 
     def output_of(self, output: int) -> int:
-        """Return how many tokens a request produces."""
+        """Return the number of tokens that a request produces."""
         return output * 2 if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
+        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
         config = self.engine.config
         prompt = min(config.capacity // 6, config.max_context // 3)
         output = min(_MOST_OUTPUT, config.max_context + 1 - prompt)

@@ -1,4 +1,4 @@
-"""The operations of a careful caller of a block allocator, in place of any other's (`careful_callers`).
+"""The operations of a careful caller of a block allocator, in place of careless ones (`careful_callers`).
 
 Such a caller holds a block only with all blocks before it, registers no hash twice and nothing below a block
 that it does not hold, stamps what it retains, never sets the clock back, asks for slots of its own registered
@@ -21,7 +21,7 @@ Names = Callable[[Sequence[int]], tuple[Span, ...]]
 def made_careful(
     operation: Operation, blocks: BlockModel, named: Sequence[int], names: Names
 ) -> tuple[Operation, ...]:
-    """Return what a careful caller asks for instead; ``named`` are the blocks of the operation, if any."""
+    """Return a careful caller's operation in place of another; ``named`` are its blocks, if any."""
     if isinstance(operation, ops.RetainBlocks):
         chains = [above for block in named for above in _chain(blocks, block)]
         return ops.RetainBlocks(names(chains)), ops.StampBlocks(names([*dict.fromkeys(chains)]))
@@ -37,7 +37,7 @@ def made_careful(
 
 
 def _chain(blocks: BlockModel, block: int) -> Iterable[int]:
-    """Yield a block and all before it."""
+    """Yield a block and all its ancestors."""
     above: int | None = block
     while above is not None:
         yield above

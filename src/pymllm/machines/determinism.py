@@ -1,4 +1,4 @@
-"""Parts of a program played again on a new implementation: steps that must have changed nothing did not.
+"""Parts of a program played again on a new implementation, without steps that must have changed nothing.
 
 A refused step (X1), one without room (X4), a look (X8), and all before a clear (X7) are left out: the rest
 must do the same (X3).
@@ -25,7 +25,7 @@ _DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "req
 
 
 def check_determinism(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Make both checks of this module, where the kind has them; what they take and raise."""
+    """Make both checks of this module, if the kind has them; arguments and errors as of those."""
     if examiner.adapter.kind in _DETERMINISTIC:
         check_idle_steps(examiner, make)
         # What stands in rows that are nobody's shows, and is anybody's guess where it is not zeroed.
@@ -68,7 +68,7 @@ _NOTHINGS = {
 
 
 def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Run what followed the last clear on a new adapter: it must do the same (X7).
+    """Run the steps after the last clear on a new adapter: it must do the same (X7).
 
     Refused steps are left out: they may name what the clear took back.
     """
@@ -94,7 +94,7 @@ def _is_done(step: Step) -> bool:
 
 
 def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
-    """Return the law by which each step must have changed nothing, of those that must have."""
+    """Return each step that must have changed nothing, with the law that says so."""
     steps = examiner.history.steps
     return _with_faults(
         {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}, steps
@@ -102,7 +102,7 @@ def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
 
 
 def _law_of_nothing(step: Step, examiner: Examiner) -> str:
-    """Return the claimed law by which a step must have changed nothing, or nothing."""
+    """Return the claimed law by which a step must have changed nothing, or ``None``."""
     result = step.outcome.result if step.outcome is not None else None
     capabilities = examiner.adapter.capabilities
     if isinstance(result, Failed) and result.error != INJECTED and are_met((ANY_REFUSAL,), capabilities):
@@ -113,13 +113,13 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
 
 
 def _find_looks(examiner: Examiner) -> dict[int, str]:
-    """Return the steps that only looked, each with its law."""
+    """Return the steps that only look, each with its law."""
     looks, steps = _looks_of(examiner.adapter.kind), examiner.history.steps
     return _with_faults({step.number: "X8" for step in steps if type(step.operation) in looks}, steps)
 
 
 def _with_faults(laws: dict[int, str], steps: Sequence[Step]) -> dict[int, str]:
-    """Leave out what was to fail in a step that is left out, by the same law."""
+    """Leave out also the faults ordered for steps that are left out, by the same law."""
     for before, step in pairwise(steps):
         if isinstance(before.operation, Fault) and step.number in laws:
             laws[before.number] = laws[step.number]
@@ -134,7 +134,7 @@ def _looks_of(kind: str) -> frozenset[type[Operation]]:
 def _first_difference(
     examiner: Examiner, left_out: Collection[int], make: Callable[[], Adapter], start: int = 0
 ) -> tuple[Step, Outcome] | None:
-    """Return the first step from a place on that has another outcome on a new adapter, with that outcome."""
+    """Return the first step, from a place on, whose outcome differs on a new adapter, with that outcome."""
     twin = make()
     with closing(twin):
         for step in examiner.history.steps[start:]:

@@ -1,4 +1,4 @@
-"""A prefix cache that is an adapter: each call becomes an operation, is carried out, written down and judged.
+"""A prefix cache driven as an adapter: each call becomes an operation, carried out and judged.
 
 So whoever drives a `BasePrefixCache`, such as the simulated engine, can drive any adapter, and all that it
 does is an ordinary history. Nodes are step numbers here, and the token of a hold is the step of its `Lock`.
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 class Carrier:
-    """Carries operations out for those who call functions."""
+    """A translator of function calls into an adapter's operations."""
 
     def __init__(self, do: Callable[[Operation], Outcome], judge: Judge[Any]) -> None:
         self.judge = judge
@@ -48,7 +48,7 @@ class Carrier:
         self._told: dict[str, int] = {}
 
     def do(self, operation: Operation, *kinds: type[R]) -> R:
-        """Carry an operation out, and return its result, which is of one of some kinds.
+        """Carry an operation out, and return its result, which must have one of some types.
 
         `UsageError`: it was rightly refused, who called asked for what the specification forbids.
         `AdapterError`: the adapter cannot carry it out.
@@ -74,12 +74,12 @@ class Carrier:
 
 
 def _told(name: str) -> Callable[[Any], int]:
-    """Make a method that returns a size by its documented name, as of `Carrier.size`."""
+    """Make a method that returns a size by its documented name, as `Carrier.size`."""
     return lambda driven: driven._carrier.size(name)
 
 
 class DrivenCache(BasePrefixCache):
-    """The documented interface over a `Carrier` of kind ``prefix``, with states where the adapter keeps some.
+    """The documented interface of a prefix cache over a `Carrier`, with states where the adapter keeps some.
 
     Tokens are numbered in the order in which they first appear, so that programs are easy to read.
     """
@@ -96,15 +96,15 @@ class DrivenCache(BasePrefixCache):
         return Key(tuple(known.setdefault(token, len(known) + 1) for token in key), key.extra_key)
 
     def path_of(self, node: int) -> Path:
-        """Return the path that a node stands for."""
+        """Return the path of a node."""
         return self._paths[node]
 
     def path_of_key(self, key: RadixKey) -> Path:
-        """Return the path that a key spells."""
+        """Return the path of a key."""
         return path_of_key(self._key(key))
 
     def state_of(self, node: int) -> int | None:
-        """Return the row of the state at a matched node, ``None`` where there is none."""
+        """Return the row of the state at a matched node; ``None`` without one."""
         slot = self._states[node]
         return None if self.states is None or slot is None else self.states.row_of(slot)
 
@@ -142,7 +142,7 @@ class DrivenCache(BasePrefixCache):
         return EvictResult(result.full, result.swa, result.states)
 
     def inc_lock_ref(self, node: int) -> int:
-        """Take a hold; the token is the step of its `Lock`."""
+        """Take a hold; its token is the step of its `Lock`."""
         self._carrier.do(ops.Lock(node), out.Locked)
         return self._carrier.steps
 
@@ -158,7 +158,7 @@ class DrivenCache(BasePrefixCache):
 
 
 class DrivenStates:
-    """States by row, as an engine has them; each call that is about a track slot is an operation.
+    """An engine's states by row; each call about a track slot is an operation.
 
     Working states are in rows ``1 .. rows``. The adapter may number its track slots as it likes, so each has
     another row here. What is copied into one is kept here and also written into the adapter's memory, as far
@@ -176,22 +176,22 @@ class DrivenStates:
 
     # -- rows and track slots ----------------------------------------------------------------------------
     def row_of(self, slot: int) -> int:
-        """Return the row of one of the adapter's track slots that is not free."""
+        """Return the row of an adapter's track slot that is not free."""
         return self._row_of[slot]
 
     def name(self, row: int) -> Span:
-        """Name the track slot behind a row by the step that gave it."""
+        """Name the track slot of a row by the step that gave it."""
         slot = next(slot for slot, place in self._row_of.items() if place == row)
         return self._ownership.given.name((slot,))[0]
 
     def cached_rows(self) -> list[int]:
-        """Return the rows of all track slots that the cache has."""
+        """Return the rows of all track slots that the cache owns."""
         return [self._row_of[slot] for slot in self._ownership.ends.slots.values()]
 
     # -- what an engine asks of a pool of states -----------------------------------------------------------
     @property
     def max_track_slots(self) -> int:
-        """Track slots that there are."""
+        """Number of track slots."""
         return self._ownership.size
 
     @property
@@ -201,7 +201,7 @@ class DrivenStates:
 
     @property
     def conv_state(self) -> torch.Tensor:
-        """The same of the convolutions."""
+        """Convolution states of all layers and rows."""
         return self._pool.conv_state
 
     available_track_slots = _told("available_track_slots")
@@ -223,11 +223,11 @@ class DrivenStates:
         return row
 
     def free_track_slot(self, slot: int) -> None:
-        """Give the track slot behind a row back."""
+        """Give the track slot of a row back."""
         self._carrier.do(ops.FreeTrack(self.name(slot)), out.Done)
 
     def copy_states(self, src_index: int, dst_index: int) -> None:
-        """Copy a row to another; to or from a track slot by way of the adapter's memory."""
+        """Copy a row to another, through the adapter's memory where one is a track slot."""
         if src_index in self._track_rows:
             self._carrier.do(ops.ReadStates(0), out.States, out.Unsupported)
         self._pool.copy_states(src_index, dst_index)
@@ -246,7 +246,7 @@ class DrivenStates:
 
 
 class DrivenAllocator:
-    """The slots of an adapter's pool, ``size`` tokens, each call an operation.
+    """The slots of an adapter's pool, ``size`` tokens; each call is an operation.
 
     What no operation asks, namely who has a slot and which SWA slot is behind it, is told by the judge's
     ledger, which has followed all that was handed out, moved and given back. ``refuses`` is asked before each
@@ -299,7 +299,7 @@ class DrivenAllocator:
 
 
 def driven_config(header: Header, **changes: Any) -> EngineConfig:
-    """Return the sizes of an engine that suits an adapter, with every check on; ``changes`` are the rest.
+    """Return the sizes of an engine that fits an adapter, with every check on; ``changes`` are the rest.
 
     It has a window only where there are SWA halves to give back: over a plain pool, or over halves that no
     window ever frees alone, an engine has nothing to do with it.
@@ -366,9 +366,9 @@ def make_driven_pools(
 
 
 def _tensor_of(numbers: Sequence[int], dtype: type[np.generic]) -> torch.Tensor:
-    """Make a tensor on the host, by NumPy, which takes a third of torch's time for a few numbers."""
+    """Make a tensor on the host by NumPy, in a third of torch's time for a few numbers."""
     return torch.from_numpy(np.array(numbers, dtype=dtype))
 
 
 def _walk_nothing() -> None:
-    """Leave the walk to the examiner."""
+    """Do nothing, since the examiner walks."""

@@ -1,4 +1,4 @@
-"""A context that is an adapter: each call of a block engine becomes an operation, is carried out and judged.
+"""A context driven as an adapter: each call of a block engine becomes an operation, and is judged.
 
 What no operation asks, namely what a request has matched and which blocks have references, is told by the
 judge's model, which has followed all that was answered.
@@ -68,12 +68,12 @@ class DrivenContext:
 
     @property
     def requests(self) -> list[BlockRequest]:
-        """The requests that are here."""
+        """The requests in the context."""
         return [self._lives[step] for step in self._model.served]
 
     @property
     def total_blocks(self) -> int:
-        """Blocks that there are, without the dummy, whose number this is."""
+        """All blocks except the dummy, whose number equals this count."""
         return self._model.dummy
 
     @property
@@ -91,7 +91,7 @@ class DrivenContext:
         return self.free_blocks + self.cached_blocks
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
         return self._model.blocks_for(tokens)
 
     def cached_states(self) -> int:
@@ -100,7 +100,7 @@ class DrivenContext:
 
     # -- requests ----------------------------------------------------------------------------------------
     def add_request(self, req: BlockRequest, limit: int | None = None, *, reserve: int | None = None) -> bool:
-        """Take a request up, if there is room."""
+        """Add a request, if there is room."""
         prompt = tuple([self._number(token) for token in req.prompt_tokens.tolist()])
         result = self._carrier.do(ops.AddRequest(prompt, limit, reserve), out.RequestView, out.NoRoom)
         if isinstance(result, out.NoRoom):
@@ -117,15 +117,15 @@ class DrivenContext:
         return isinstance(self._carrier.do(operation, out.RequestView, out.NoRoom), out.RequestView)
 
     def pause(self, req: BlockRequest) -> bool:
-        """Set a request aside, if paused ones may keep so much."""
+        """Set a request aside, unless paused requests would then keep too many blocks."""
         return isinstance(self._carrier.do(ops.Pause(self._step_of(req)), out.Done, out.NoRoom), out.Done)
 
     def resume(self, req: BlockRequest) -> None:
-        """Let a request go on."""
+        """Resume a paused request."""
         self._carrier.do(ops.Resume(self._step_of(req)), out.Done)
 
     def release(self, req: BlockRequest) -> None:
-        """Let a request go."""
+        """Release a request and everything that it holds."""
         self._carrier.do(ops.Release(self._step_of(req)), out.Done)
 
     def empty(self) -> None:
@@ -134,7 +134,7 @@ class DrivenContext:
 
     # -- steps -------------------------------------------------------------------------------------------
     def begin_step(self) -> ForwardBatch:
-        """Carry the whole next step out; `CapacityError` where blocks are wanting."""
+        """Carry the whole next step out; `CapacityError` where too few blocks are free."""
         if self.refuses is not None and self.refuses():
             raise CapacityError("no block is to be found now")
         computing = [*self._model.of(DECODE), *self._model.of(PREFILL)]
@@ -167,7 +167,7 @@ class DrivenContext:
         )
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
-        """Check that a step's requests get the tokens with which it was carried out (law E1)."""
+        """Check that a step's requests get the tokens that it was carried out with (law E1)."""
         for place, (token, chosen) in enumerate(zip(next_tokens, self._sampled, strict=True)):
             if chosen is not None and token != chosen:
                 raise InvariantViolation(
@@ -201,7 +201,7 @@ class DrivenContext:
         return served.chunk - served.skip if served.chunk else 0
 
     def note_hit(self, req: BlockRequest) -> None:
-        """Tell a request that was just added how much of it was cached, and how much is computed again."""
+        """Tell a request just added how many tokens were cached, and how many are computed again."""
         served = self._served(req)
         usable = (served.prompt - 1) // self.block_size_tokens
         req.cached_tokens = min(served.matched, usable) * self.block_size_tokens
@@ -217,11 +217,11 @@ class DrivenContext:
         return [block for block, count in self._model.blocks.refs.items() if count]
 
     def walk(self) -> None:
-        """Leave the walk to the examiner."""
+        """Do nothing, since the examiner walks."""
 
 
 def driven_block_config(header: Header, *, chunk_tokens: int, decode_headroom: int) -> EngineConfig:
-    """Return the sizes of an engine that suits an adapter's context, with every check on."""
+    """Return the sizes of an engine that fits an adapter's context, with every check on."""
     config = header.config
     size = read_number(config, "block_size")
     return EngineConfig(

@@ -51,7 +51,7 @@ _PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if fiel
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
-    """Describe the mistake in the form of an outcome, not its content; ``None`` where it can be judged."""
+    """Describe a mistake in an outcome's form, not its content; ``None`` where it can be judged."""
     if type(outcome) is not Outcome:
         return f"answered {shown(outcome)}, which is not an Outcome"
     result, sizes = outcome.result, outcome.sizes
@@ -76,7 +76,7 @@ def _find_wrong_field(outcome: Outcome) -> str:
 
 
 def in_plain_form(operation: Operation) -> Operation:
-    """Return an operation whose arguments lie in memory, and in containers, as they do by default."""
+    """Return an operation whose arguments have the default containers and memory layout."""
     plain = dict[str, Any]()
     if type(operation) in _PLAIN:
         plain["form"] = _PLAIN[type(operation)]
@@ -89,7 +89,7 @@ def in_plain_form(operation: Operation) -> Operation:
 
 
 class Examiner:
-    """Carry operations out on a new adapter, write them down, and have each judged at once."""
+    """An examiner that carries operations out on a new adapter, records them, and judges each at once."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class Examiner:
 
     @property
     def next_step(self) -> int:
-        """Number that the next operation will have."""
+        """Number of the next operation."""
         return self.history.steps[-1].number + 1 if self.history.steps else 1
 
     def find_known(self, violation: InvariantViolation) -> Deviation | None:
-        """Return the deviation that a violation of the last step is, if it is one."""
+        """Return the known deviation that a violation of the last step shows, if any."""
         operation = self.history.steps[-1].operation if self.history.steps else None
         return self.history.header.known(operation, violation)
 
@@ -156,7 +156,7 @@ class Examiner:
         return outcome
 
     def _find_changed(self) -> str | None:
-        """Say what an adapter tells of itself otherwise than when the history began."""
+        """Return the adapter's attribute that changed since the history began."""
         adapter = self.adapter
         try:
             if (
@@ -172,14 +172,14 @@ class Examiner:
         return f"its {what} changed after it was made; what an adapter is it says once"
 
     def look_in_turn(self) -> None:
-        """Walk the implementation from inside at each ``audit``-th call; where that is 0, never."""
+        """Walk the implementation from inside at each ``audit``-th call; for 0, never."""
         self._until_audit -= 1
         if not self._until_audit:
             self._until_audit = self._audit_every
             self.look_inside()
 
     def look_inside(self) -> None:
-        """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
+        """Walk the implementation from inside, where the adapter can; raise the errors of its audit."""
         try:
             audited = audit_adapter(self.adapter, self.history)
         except InvariantViolation as violation:
@@ -222,7 +222,7 @@ class Examiner:
 
 
 class _Names:
-    """Numbers nodes, and tokens of holds, in the order in which a run tells of them."""
+    """Numbers for nodes, and for tokens of holds, in the order of their first appearance in a run."""
 
     def __init__(self) -> None:
         self._nodes: dict[object, int] = {}
@@ -239,7 +239,7 @@ class _Names:
         return None if token is None else self._tokens.setdefault(token, len(self._tokens))
 
     def renamed(self, outcome: Outcome | None) -> Outcome | None:
-        """Return an outcome with nodes and tokens by these numbers, and times by their order."""
+        """Return an outcome with nodes and tokens replaced by these numbers, and times by their order."""
         if outcome is None:
             return None
         result = outcome.result
@@ -268,7 +268,7 @@ class _Names:
 
 
 def _difference(once: Outcome | None, again: Outcome) -> tuple[str, str]:
-    """Show of two outcomes only the parts that differ."""
+    """Return the differing parts of two outcomes."""
     assert once is not None  # whatever is run again was run before
     parts = [name for name in ("result", "effects", "sizes") if getattr(once, name) != getattr(again, name)]
     shown = [", ".join(f"{name} {getattr(one, name)}" for name in parts) for one in (once, again)]

@@ -13,7 +13,7 @@ from pymllm.work.time_limit import AdapterCall
 
 
 def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> AdapterError | None:
-    """Refuse sizes of a new adapter that are not its configuration's; `AdapterError` names the first.
+    """Refuse sizes of a new adapter that differ from its configuration; `AdapterError` names the first.
 
     What a few steps may tell of with better words is returned, to be raised behind them: slots that are too
     many show by what is handed out, and so do sizes in pages.

@@ -39,7 +39,7 @@ from pymllm.workloads.source import Stage
 
 
 class DrawnSource:
-    """Answers as it was told beforehand, and sensibly where it was told nothing."""
+    """A source whose answers acts prepare; without a prepared answer it gives a sensible one."""
 
     may_abort = True
 
@@ -52,12 +52,12 @@ class DrawnSource:
 
     @property
     def pending(self) -> int:
-        """Requests that were pushed and not taken yet."""
+        """Number of requests pushed and not yet taken."""
         return len(self._requests)
 
     @property
     def pending_ids(self) -> list[int]:
-        """Their ids, in the order of arrival."""
+        """The ids of pending requests, in the order of arrival."""
         return [request.request_id for request in self._requests]
 
     def push(self, request: Request) -> None:
@@ -65,20 +65,20 @@ class DrawnSource:
         self._requests.append(request)
 
     def doom(self, request_id: int, stage: Stage) -> None:
-        """Abort a request when it is next asked about at a stage."""
+        """Mark a request for an abort when it is next asked about at a stage."""
         self._doomed.add((request_id, stage))
 
     def calm(self) -> None:
-        """Let everything that was asked for finish from now on."""
+        """Let all requests finish from now on."""
         self.chunk = self.victim = 0
         self._doomed.clear()
 
     def next_request(self) -> Request | None:
-        """Give the next request that was pushed."""
+        """Return the next pushed request."""
         return self._requests.popleft() if self._requests else None
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Abort who is doomed here."""
+        """Abort a request that is marked for this stage."""
         if (request_id, stage) not in self._doomed:
             return False
         self._doomed.remove((request_id, stage))
@@ -128,11 +128,11 @@ class EngineNotes:
         self._retracted: set[int] = set()
 
     def begin_iteration(self) -> None:
-        """Forget who was admitted in the iteration before."""
+        """Forget the requests admitted in the last iteration."""
         self._admitted.clear()
 
     def __call__(self, event: Event, live: Any) -> None:
-        """Count what an event of the engine means."""
+        """Count the coverage goals of an event."""
         if event in self.PLAIN:
             self._meet(self.PLAIN[event])
         if event is Event.ADMITTED:
@@ -145,19 +145,19 @@ class EngineNotes:
             self._note_finish(live)
 
     def note_admission(self, live: Any) -> None:
-        """Count what an admission means."""
+        """Count the coverage goals of an admission."""
         self._admitted.add(live.request_id)
         self._meet("a retracted request is admitted again", live.request_id in self._retracted)
 
     def note_retraction(self, live: Any) -> None:
-        """Count what a retraction means."""
+        """Count the coverage goals of a retraction."""
         self._meet("a request is retracted twice", live.request_id in self._retracted)
         self._retracted.add(live.request_id)
         where = "between two chunks" if live.length < live.prompt_length else "in decode"
         self._meet(f"a request is retracted {where}")
 
     def note_abort(self, live: Any) -> None:
-        """Count what an abort means, at the stage for which it was asked."""
+        """Count the coverage goals of an abort, at the stage for which it was ordered."""
         self._meet(_ABORTS[self._source.aborting])
         self._source.aborting = None
 
@@ -167,11 +167,11 @@ class EngineNotes:
         self._meet("a request that just fits finishes", live.final_length >= self._just_fits)
 
     def note_operation(self, operation: Operation, outcome: Outcome) -> None:
-        """Count what an operation of the engine met."""
+        """Count the coverage goals of an operation of the engine."""
 
 
 class LifecycleNotes(EngineNotes):
-    """The same of an engine over a prefix cache."""
+    """An onlooker that counts the coverage goals of an engine over a prefix cache."""
 
     PLAIN = _PLAIN
 
@@ -191,13 +191,13 @@ class LifecycleNotes(EngineNotes):
         self._has_just_evicted = False
 
     def __call__(self, event: Event, live: LiveRequest) -> None:
-        """Count what an event of the engine means; a refusal for want of a row is told apart."""
+        """Count the coverage goals of an event; a refusal for want of a row counts separately."""
         super().__call__(event, live)
         if event is Event.REFUSED:
             self._meet("an admission fails for want of a row", not self._rows.available_size())
 
     def note_abort(self, live: LiveRequest) -> None:
-        """Count what else an abort means: others who hold the same, and a state that is held."""
+        """Count also these coverage goals of an abort: others who hold the same, and a state that is held."""
         stage = self._source.aborting
         super().note_abort(live)
         self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
@@ -217,13 +217,13 @@ class LifecycleNotes(EngineNotes):
         return self._cache.path_of_key(live.key(live.held_length))
 
     def note_retraction(self, live: LiveRequest) -> None:
-        """Count what else a retraction means: the state that is held, and a track slot."""
+        """Count also these coverage goals of a retraction: the state that is held, and a track slot."""
         super().note_retraction(live)
         self._meet("a request is retracted while it holds a state", self._holds_state(live))
         self._meet("a request is retracted with a track slot in its hands", live.track_slot)
 
     def note_admission(self, live: LiveRequest) -> None:
-        """Count what else an admission means: what was found, and what is held."""
+        """Count also these coverage goals of an admission: what was found, and what is held."""
         super().note_admission(live)
         prompt = self._cache.path_of_key(live.key(live.prompt_length))
         stored = len(self._model.stored(prompt)) * self._model.page_size
@@ -239,7 +239,7 @@ class LifecycleNotes(EngineNotes):
         self._partings.add(prompt.upto(live.branching_length))
 
     def note_operation(self, operation: Operation, outcome: Outcome) -> None:
-        """Count what an operation of the engine met."""
+        """Count the coverage goals of an operation of the engine."""
         result = outcome.result
         if isinstance(operation, ops.Evict) and isinstance(result, Evicted) and result.full + result.swa:
             self._meet("an eviction makes room")
@@ -272,7 +272,7 @@ _RARE = (0, 11)
 
 
 class EngineMachine(ActingMachine):
-    """Requests arrive, run, are aborted and retracted, in an engine over the adapter.
+    """The machine of an engine over an adapter, whose requests arrive, run, are aborted and retracted.
 
     Prompts are made of few blocks: a trunk that all share, which each prompt leaves at some block for one of
     a few branches. A prompt that fills the pool is as common as one that cannot fit.
@@ -309,7 +309,7 @@ class EngineMachine(ActingMachine):
     @property
     @abstractmethod
     def allocating(self) -> Any:
-        """The part of the engine's memory that allocates, whose ``refuses`` is asked before."""
+        """The allocating part of the engine's memory; its ``refuses`` is asked before each allocation."""
 
     @property
     @abstractmethod
@@ -328,19 +328,19 @@ class EngineMachine(ActingMachine):
     # -- the engine ------------------------------------------------------------------------------------
     @act(weight=5, times=(1, 4))
     def step(self, times: int) -> None:
-        """Let the engine go on for a few iterations."""
+        """Run a few iterations of the engine."""
         for _ in range(times):
             self._advance()
 
     @act(rare=_RARE)
     def settle(self, rare: int) -> None:
-        """Let everything finish that may, and look at what is left."""
+        """Let all requests finish, and check the rest."""
         if rare < 3:
             self._settle()
 
     @act(needs="is_at_rest")
     def flush(self) -> None:
-        """Reset the cache while nobody uses it."""
+        """Reset the cache while no request uses it."""
         self.reset_cache()
         self.judge.evidence.meet("the cache is emptied at rest")
 
@@ -366,16 +366,16 @@ class EngineMachine(ActingMachine):
         self.judge.evidence.meet("the engine comes to rest")
 
     def end_engine(self) -> None:
-        """End everything where it stands, and empty the cache."""
+        """End all requests, and empty the cache."""
         self.checked(self.engine.drain)
         self.empty()
 
     def empty(self) -> None:
-        """Let the engine empty the cache, and look whether the pool is whole."""
+        """Let the engine empty the cache, and check that the pool is whole."""
         self.checked(self.engine.evict_everything)
 
     def checked(self, call: Callable[[], T], *, may_reset: bool = False) -> T:
-        """Let the engine do something, and count what it tested."""
+        """Call the engine, and count the laws that it tested."""
         self._may_not_reset = not may_reset
         result = self._watched(lambda: self._held_responsible(call))
         self._may_not_reset = False
@@ -387,7 +387,7 @@ class EngineMachine(ActingMachine):
         return result
 
     def _held_responsible(self, call: Callable[[], T]) -> T:
-        """Take what the specification forbids for the engine's doing: nobody else chose what to ask for."""
+        """Turn an engine's forbidden call into a violation: nobody else chose what to ask for."""
         try:
             return call()
         except UsageError as error:
@@ -398,7 +398,7 @@ class EngineMachine(ActingMachine):
     # -- requests --------------------------------------------------------------------------------------
     @act(which=(0, len(_BRANCHES) - 1))
     def use_branches(self, which: int) -> None:
-        """Let short prompts part in many ways from now on, and have other namespaces, or be as usual."""
+        """Let short prompts part in many ways from now on, in other namespaces, or be as usual."""
         self._branches = _BRANCHES[which]
 
     @act(
@@ -412,7 +412,7 @@ class EngineMachine(ActingMachine):
         space=(0, 5),
     )
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
-        """Let a request arrive whose prompt begins like others; it may end with a page or anywhere."""
+        """Let a request arrive whose prompt shares a beginning with others; its end may be inside a page."""
         size, page_size = self.block_tokens, self.engine.config.page_size
         if self._branches:
             blocks, turn = 1 + blocks % 3, turn % 2
@@ -423,13 +423,13 @@ class EngineMachine(ActingMachine):
 
     @act(needs="may_ask", beyond=(0, 3), output=_OUTPUT, turn=(0, 5))
     def ask_for_everything(self, beyond: int, output: int, turn: int) -> None:
-        """Let a request arrive that fills the pool, or that is a little too long ever to fit."""
+        """Let a request arrive that fills the pool, or that is slightly too long ever to fit."""
         total, tokens = self.engine.config.max_context + (beyond == 3), self.output_of(output)
         self._push(total + 1 - tokens, tokens, turn, branch=1, space=0)
 
     @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
     def crowd(self, chunk: int, slack: int, turn: int) -> None:
-        """Let one request produce while the prompt of another comes in chunks, until there is no room."""
+        """Let one request decode while the prompt of another comes in chunks, until there is no room."""
         self.source.chunk = chunk * self.scale
         (prompt, output), other = self.crowd_sizes(slack)
         self._push(prompt, output, turn, branch=0, space=0)
@@ -438,24 +438,24 @@ class EngineMachine(ActingMachine):
     @property
     @abstractmethod
     def scale(self) -> int:
-        """Tokens in which lengths are counted that reach from page to page."""
+        """The unit of lengths, in tokens, from page to page."""
 
     @property
     @abstractmethod
     def block_tokens(self) -> int:
-        """Tokens of a block of a prompt; no multiple of a page, so that prompts part inside pages, too."""
+        """The length of a prompt's block, no multiple of a page, so that prompts also part inside pages."""
 
     @abstractmethod
     def output_of(self, output: int) -> int:
-        """Return how many tokens a request produces; a single one takes no decode step at all."""
+        """Return the number of tokens that a request produces; a single token needs no decode step."""
 
     @abstractmethod
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
+        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
 
     @property
     def may_ask(self) -> bool:
-        """Whether few enough wait."""
+        """Whether few enough requests wait for another to arrive."""
         return len(self.engine.queue) + self.source.pending < _MOST_WAITING
 
     def _push(self, prompt: int, output: int, turn: int, branch: int, space: int) -> None:
@@ -482,7 +482,7 @@ class EngineMachine(ActingMachine):
 
     @act(needs="may_abort", pick=_PICK, held=(0, 1))
     def abort(self, pick: int, held: int) -> None:
-        """Doom a request at the stage where it is; one that waits there or once its prefix is held."""
+        """Mark a request for an abort at its present stage, or once its prefix is held."""
         lives = [*self._lives(), *((number, Stage.QUEUED) for number in self.source.pending_ids)]
         request_id, stage = lives[pick % len(lives)]
         self.source.doom(request_id, Stage.HELD if stage is Stage.QUEUED and held else stage)
@@ -494,12 +494,12 @@ class EngineMachine(ActingMachine):
 
     @property
     def chunk_unit(self) -> int:
-        """Tokens in which the limit of a chunk is counted."""
+        """The unit of the chunk limit, in tokens."""
         return 1
 
     @act(victim=(0, 2))
     def choose_victims(self, victim: int) -> None:
-        """Say who must yield when memory is short."""
+        """Choose the requests to retract when memory is short."""
         self.source.victim = victim
 
     @property
@@ -512,14 +512,14 @@ class EngineMachine(ActingMachine):
 
     # -- the end ---------------------------------------------------------------------------------------
     def end(self) -> None:
-        """Let everything finish, and empty the cache: the pool is whole again."""
+        """Let all requests finish, and empty the cache: the pool is whole again."""
         self.source.calm()
         self._settle()
         self.empty()
 
 
 class LifecycleMachine(EngineMachine):
-    """The engine over a prefix cache and its pool."""
+    """The machine of an engine over a prefix cache and its pool."""
 
     RESET_LAW = "R3"
     LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]] = {
@@ -535,13 +535,13 @@ class LifecycleMachine(EngineMachine):
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
 
     def set_up(self) -> None:
-        """Start an engine that gives back what is behind a window early; later ones may be lazy."""
+        """Start an engine that frees memory behind a window early; later ones may do so late."""
         self._scale = 1 if self.judge.model.page_size == 1 else 2
         self._has_states = self.judge.model.tracks is not None
         self.start(headroom=0, early=1)  # what is cached then is dead in part
 
     def start(self, *, headroom: int, early: int) -> None:
-        """Start an engine with so much headroom, which gives back what is behind a window early or not."""
+        """Start an engine with some headroom, which frees memory behind a window early or not."""
         header = self.examiner.history.header
         config = driven_config(
             header,
@@ -567,14 +567,14 @@ class LifecycleMachine(EngineMachine):
 
     @act(rare=_RARE, headroom=(0, 2), early=(0, 1))
     def start_again(self, rare: int, headroom: int, early: int) -> None:
-        """End everything where it stands, empty the cache, and start another engine."""
+        """End all requests, empty the cache, and start another engine."""
         if rare < 2:
             self.end_engine()
             self.start(headroom=headroom, early=early)
 
     @act(tokens=(0, 6), secondary=(0, 6))
     def evict(self, tokens: int, secondary: int) -> None:
-        """Evict on somebody else's behalf, between two iterations."""
+        """Evict between two iterations, as another caller would."""
         self._notes.begin_iteration()
         self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
         self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
@@ -585,20 +585,20 @@ class LifecycleMachine(EngineMachine):
 
     @property
     def scale(self) -> int:
-        """Tokens in which lengths are counted that reach from page to page."""
+        """The unit of lengths, in tokens, from page to page."""
         return self._scale
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of a prompt."""
+        """The length of a prompt's block, in tokens."""
         return 2 if self._scale == 1 else 5
 
     def output_of(self, output: int) -> int:
-        """Return how many tokens a request produces."""
+        """Return the number of tokens that a request produces."""
         return output * self._scale if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a request that grows, and the prompt beside which it has no room."""
+        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
         total = self.engine.config.capacity
         prompt = total // 6
         return (prompt, total // 2), total - prompt - slack * self._scale

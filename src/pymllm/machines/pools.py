@@ -20,14 +20,14 @@ INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strid
 
 
 def index_form(source: random.Random, numbers: Sequence[int]) -> str:
-    """Choose a form that can hold the numbers."""
+    """Choose a form of indices that can hold the numbers."""
     low, high = min(numbers, default=0), max(numbers, default=0)
     forms = INDEX_FORMS if high < 256 else INDEX_FORMS[:2]
     return source.choice([form for form in forms if low >= 0 or form != "uint8"])
 
 
 def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct ones, from somewhere on, round the end, forwards or backwards."""
+    """Return up to ``count`` distinct items from some place on, cyclically, forwards or backwards."""
     turned = [numbers[(start + place) % len(numbers)] for place in range(min(count, len(numbers)))]
     return turned if start % 2 else turned[::-1]
 
@@ -35,7 +35,7 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
 def name_numbers(
     numbers: Iterable[int], given: GivenNumbers, is_given: Callable[[int], bool]
 ) -> tuple[Span, ...]:
-    """Name given numbers by the steps that gave them, and other numbers by themselves."""
+    """Name numbers by the steps that gave them, and other numbers by themselves."""
     return tuple(
         span
         for number in numbers
@@ -44,21 +44,21 @@ def name_numbers(
 
 
 def malformed_calls(**wrong: Iterable[str]) -> tuple[ops.Malformed, ...]:
-    """Name calls that no caller may make, by what is wrong with each."""
+    """Name the calls that no caller may make, by their mistake."""
     return tuple(ops.Malformed(call, what) for call, whats in wrong.items() for what in whats)
 
 
 class PoolMachine(ActingMachine):
-    """Misuse, and the determinism check at the end: refused calls leave no trace, a clear makes all new."""
+    """The base of machines of pools: refused calls must leave no trace, and a clear must renew all."""
 
     # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = ()
 
     def observe(self) -> None:
-        """Read everything that the last operation could have changed."""
+        """Read all that the last operation could have changed."""
 
     def ask(self, operation: Operation) -> Outcome:
-        """Carry an operation out, and read everything that it could have changed."""
+        """Carry an operation out, and read all that it could have changed."""
         outcome = self.do(operation)
         self.observe()
         return outcome
@@ -80,7 +80,7 @@ SHAPES = ("heads", "flat", "strided", "batch")
 
 
 class BufferMachine(PoolMachine):
-    """Drives the buffers of every layer (P3, X1, E5)."""
+    """The machine of the buffers of every layer (P3, X1, E5)."""
 
     MALFORMED = malformed_calls(
         write_kv=(
@@ -95,7 +95,7 @@ class BufferMachine(PoolMachine):
     model: BufferModel
 
     def begin(self) -> None:
-        """Look up what is known."""
+        """Read the sizes of the buffers."""
         self.model = self.judge.model
 
     def observe(self) -> None:
@@ -119,7 +119,7 @@ class BufferMachine(PoolMachine):
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
-        """Write with one thing wrong; a wrong slot is the last, so that a write which starts first shows."""
+        """Write with one mistake; a wrong slot comes last, so that a write which starts first shows."""
         source = random.Random(seed)
         slots = self._slots(source, tokens, 0)
         layer = {0: -1, 1: self.model.layers}.get(twist, 0)
@@ -141,7 +141,7 @@ class BufferMachine(PoolMachine):
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
-        """Ask for a layer that is not there."""
+        """Ask for a layer that does not exist."""
         self.do(ops.ReadKV(self.model.layers if beyond else -1))
 
     def _write(
@@ -181,7 +181,7 @@ _EDGES = (0, 1, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1)
 
 
 class HashMachine(PoolMachine):
-    """Drives `RadixKey` and the hash functions (K1, H1, X1)."""
+    """The machine of `RadixKey` and the hash functions (K1, H1, X1)."""
 
     MALFORMED = malformed_calls(
         slice_key=("a float start", "a float namespace", "a bool namespace", "a float in a namespace"),
@@ -211,7 +211,7 @@ class HashMachine(PoolMachine):
 
     @act(weight=2, count=(1, 5), form=(0, 9), at=(-6, 6), seed=SEED)
     def pick_token(self, count: int, form: int, at: int, seed: int) -> None:
-        """Take one token of a key, or ask for one that is not there."""
+        """Take one token of a key, or ask for one beyond its end."""
         if self.can_refuse or -count <= at < count:
             self.do(ops.PickToken(self._key(count, form, seed), at))
 
@@ -226,7 +226,7 @@ class HashMachine(PoolMachine):
 
     @act(needs="can_refuse", count=(0, 3), form=(0, 3), wrong=(0, 4), seed=SEED)
     def hash_page_badly(self, count: int, form: int, wrong: int, seed: int) -> None:
-        """Hash a page with a token that has no 4 bytes, or after something that is no digest."""
+        """Hash a page with a token that has no 4 bytes, or after an invalid digest."""
         source = random.Random(seed)
         tokens: tuple[Token, ...] = tuple(source.randrange(9) for _ in range(count))
         prior = {0: "no digest", 1: "abc"}.get(wrong)
@@ -249,7 +249,7 @@ class HashMachine(PoolMachine):
 
     @act(needs="can_refuse", digits=(0, 15), is_hex=(0, 1))
     def hash_int64_badly(self, digits: int, is_hex: int) -> None:
-        """Turn something too short, or not hexadecimal, into a number."""
+        """Turn a text that is too short, or not hexadecimal, into a number."""
         self.do(ops.HashInt64("7" * digits if is_hex else "7" * digits + "-" * 8 + "7" * 8))
 
     @act(count=(0, 8), seed=SEED)

@@ -1,4 +1,4 @@
-"""The acts of callers, good and bad, on a prefix cache."""
+"""The acts of careful and careless callers of a prefix cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KEEP = (0, 3)
 
 
 class StateActs(PrefixCaller):
-    """Acts that make sense only where states are kept."""
+    """Acts that make sense only with states."""
 
     # -- states in -----------------------------------------------------------------------------------------
     @looked_at(needs="has_states", weight=6, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, keep=KEEP)
@@ -77,21 +77,21 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def add_state_to_stored(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Hand over a state where the stored part of a key ends, as an engine does at a branching point."""
+        """Add a state at the end of a key's stored part, as an engine does at a branching point."""
         stored = self.model.stored(path_of_key(self.draw_key(pages, turn, other, style)))
         if stored:
             self._add_state(stored[-1], style)
 
     @looked_at(needs="has_states", weight=2, pick=PICK, style=STYLE)
     def add_state_under_hold(self, pick: int, style: int) -> None:
-        """Hand over a state at a node that is held."""
+        """Add a state at a node that is held."""
         held = [hold.path for hold in self.model.holds.values()]
         if held:
             self._add_state(picked(held, pick), style)
 
     @looked_at(needs="has_states", weight=2, pages=PAGES, turn=PAGES, style=STYLE, keep=KEEP)
     def add_state_under_holds(self, pages: int, turn: int, style: int, keep: int) -> None:
-        """Hold a new node several times, hand its state over, release it: the last hold protects it (M4)."""
+        """Hold a new node several times, add its state, release it: the last hold protects it (M4)."""
         key = self._whole(self.draw_key(pages, turn, turn, style))
         slots = self.allocate(len(key.tokens)) if key.tokens else None
         if slots is None:
@@ -108,7 +108,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", pages=PAGES, turn=PAGES, style=STYLE)
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
-        """Hand over a state whose key is empty or not made of whole pages: an error (M1, X1)."""
+        """Insert a state with a key that is empty or not made of whole pages: an error (M1, X1)."""
         key = self.draw_key(pages, turn, turn, style)
         if not self.can_refuse:
             return
@@ -123,14 +123,14 @@ class StateActs(PrefixCaller):
     # -- track slots ---------------------------------------------------------------------------------------
     @looked_at(needs="has_states", quarters=(1, 4))
     def hoard_track_slots(self, quarters: int) -> None:
-        """Keep free track slots in the caller's hands, some or all, so that the pool is short."""
+        """Take free track slots, some or all, so that the pool is short."""
         tracks = self.judge.model.tracks
         for _ in range(-(-tracks.room() * quarters // 4) if tracks is not None else 0):
             self.snapshot(is_evicting=False)
 
     @looked_at(needs="has_states", weight=2)
     def give_hoarded_tracks_back(self) -> None:
-        """Return every track slot that the caller has."""
+        """Give back every track slot that the caller has."""
         self.give_tracks_back()
 
     # -- what fails ----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ MALFORMED = tuple(MALFORMED_CALLS)
 
 
 class _BadInsert(NamedTuple):
-    """Arguments of an insert of which one is wrong, and whether it is here."""
+    """The arguments of a wrong insert, and whether this cache can be asked for it."""
 
     applies: object
     slots: list[int] | None
@@ -174,17 +174,17 @@ class _BadInsert(NamedTuple):
 
 
 class PrefixMachine(StateActs):
-    """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
+    """The machine of a prefix cache; acts that an adapter cannot carry out are skipped."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
     @act(which=(0, 2 * len(ALPHABETS) - 1))
     def use_tokens(self, which: int) -> None:
-        """Make keys of other tokens and namespaces from now on, or of the usual ones, which is as common."""
+        """Make keys of other tokens and namespaces from now on, or of the usual ones, with equal chance."""
         self.alphabet = ALPHABETS[which] if which < len(ALPHABETS) else ALPHABETS[0]
 
     @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Look a key up."""
+        """Match a key."""
         self.match(self.draw_key(pages, turn, other, style))
 
     @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
@@ -213,7 +213,7 @@ class PrefixMachine(StateActs):
         needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, hole=(1, 3)
     )
     def punch_hole(self, pages: int, turn: int, style: int, at: int, hole: int) -> None:
-        """Let pages in the middle of a key die, so that the live pages are in pieces, and look the key up."""
+        """Let pages in the middle of a key die, so that live pages are divided, and match the key."""
         size = self.page_size
         key = self.draw_key(pages, turn, turn, style)
         parts = [Key(key.tokens[: end * size], key.extra_key, key.form) for end in (at + hole, at)]
@@ -246,7 +246,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, pick=PICK)
     def punch_another_hole(self, pages: int, turn: int, style: int, at: int, pick: int) -> None:
-        """Let the beginning of a path die that has a hole; between them less than a window lives (S1)."""
+        """Let the beginning of a path with a hole die; the rest between is shorter than a window (S1)."""
         size, ends, cached = self.page_size, self.model.page_ends, self.model.pages
         paths = self._paths_with_a_hole()
         if not paths:
@@ -270,7 +270,7 @@ class PrefixMachine(StateActs):
             self.match(Key(end.tokens, end.space.extra_key))
 
     def _paths_with_a_hole(self) -> list[Path]:
-        """Return the paths to leaves that are alive at both ends, for two pages at first, and not between."""
+        """Return the paths to leaves with live first two and last pages, and dead pages between."""
         pages, ends = self.model.pages, self.model.page_ends
         leaves = [end for end in pages if end not in self.model.children]
         alive = {leaf: [pages[end].alive for end in ends(leaf)] for leaf in leaves}
@@ -300,7 +300,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, drafts=PAGES)
     def reject_drafts(self, pages: int, turn: int, other: int, style: int, drafts: int) -> None:
-        """Hand over what was verified of a key, write other tokens into slots of drafts, and free the rest.
+        """Insert the verified part of a key, write other tokens into slots of drafts, and free the rest.
 
         What was rejected must not be found, whatever comes into its slots.
         """
@@ -320,7 +320,7 @@ class PrefixMachine(StateActs):
             self.unlock(held)
 
     def _hand_over(self, tokens: tuple[Token, ...], like: Key, slots: list[int], style: int) -> None:
-        """Insert tokens with what the cache has of them, and behind that with slots that are the caller's."""
+        """Insert tokens with the slots that the cache has for them, followed by slots of the caller."""
         key = fitting(Key(tokens, like.extra_key, like.form))
         _, matched = self.match(key)
         rest = slots[len(matched) : len(tokens)]
@@ -333,7 +333,7 @@ class PrefixMachine(StateActs):
     def ask_under_other_values(
         self, pages: int, turn: int, style: int, filled: int, place: int, way: int
     ) -> None:
-        """Insert a key under values of all dimensions, and look it up under values that are alike (K2).
+        """Insert a key under values of all dimensions, and match it under similar values (K2).
 
         Such as those with the first two exchanged, where there are several dimensions.
         """
@@ -351,7 +351,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
-        """Pass the slots of the whole stored prefix back, dead pages included, and nothing else."""
+        """Insert the slots of the whole stored prefix again, dead pages included."""
         key = self.draw_key(pages, turn, other, style)
         stored = self.model.stored(path_of_key(key))
         if stored:
@@ -381,12 +381,12 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_evict_secondary", weight=3, window_tokens=TOKENS)
     def evict_windows(self, window_tokens: int) -> None:
-        """Evict the second kind of memory only: windows, or states."""
+        """Evict only the second kind of memory: windows, or states."""
         self._evict(0, window_tokens)
 
     @looked_at(rare=RARE)
     def reset(self, rare: int) -> None:
-        """Start again from nothing, whatever is held."""
+        """Reset the cache, whatever is held."""
         if not rare:
             self.do(Reset())
 
@@ -436,7 +436,7 @@ class PrefixMachine(StateActs):
     # -- holds ---------------------------------------------------------------------------------------------
     @looked_at(needs="live", weight=4, pick=PICK)
     def lock_node(self, pick: int) -> None:
-        """Hold a node; every other time one whose window is dead, where that is refused."""
+        """Hold a node; every other time a node with a dead window, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
         is_refused = self.can_refuse and not self.follows_windows
@@ -457,7 +457,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="holds", pick=PICK, other=PICK)
     def unlock_with_other_token(self, pick: int, other: int) -> None:
-        """Release a hold with another's token, or with none."""
+        """Release a hold with another hold's token, or with none."""
         if self.is_windowed and self.can_refuse and "hold_tokens" in self.capabilities:
             self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
@@ -478,7 +478,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="stale", pick=PICK, way=(0, 2))
     def use_stale_node(self, pick: int, way: int) -> None:
-        """Use a node that has left the tree."""
+        """Use a node that is no longer in the tree."""
         step = picked(self.stale, pick).step
         if way == 0:
             self.do(Lock(step))
@@ -556,13 +556,13 @@ class PrefixMachine(StateActs):
     # -- the caller's memory -------------------------------------------------------------------------------
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
-        """Keep slots in the caller's hands, so that the pool is short; of the last page perhaps some (A3)."""
+        """Keep slots, so that the pool is short; of the last page perhaps only some (A3)."""
         if len(self.ownership.callers_slots()) <= self.pool_slots // 3:
             self.allocate(pages * self.page_size - pages % self.page_size, whole=False)
 
     @looked_at(needs="has_pool", style=STYLE)
     def give_hoard_back(self, style: int) -> None:
-        """Return everything that the caller has, what a refused reset left behind included.
+        """Give back everything that the caller has, including leftovers of a refused reset.
 
         Any slot of a page stands for all of it, and every second time it is the last one that has a name.
         """
@@ -572,7 +572,7 @@ class PrefixMachine(StateActs):
 
     @act(needs="has_halves")
     def read_halves(self) -> None:
-        """Ask for the SWA half of every slot of the pool, whoever owns it (S2, A7)."""
+        """Ask for the SWA half of every slot of the pool, free or not (S2, A7)."""
         self.do(ReadHalves((Span(0, self.page_size, self.page_size + self.pool_slots),)))
 
     # -- drawing small, deriving big -----------------------------------------------------------------------

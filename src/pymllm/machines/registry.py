@@ -1,4 +1,4 @@
-"""Which machines search a kind of implementation, each loaded only when it is to run, and for how long."""
+"""The machines that search each kind of implementation, loaded on demand, and the profiles of searches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIVEN = frozenset({"engine"})
 
 @dataclass(frozen=True, slots=True)
 class MachineEntry:
-    """One machine."""
+    """A machine, with the kind and the claims that it needs."""
 
     place: str  # ``"module:Class"``, the module one of `pymllm.machines`
     weight: float  # share of the time for one configuration, beside the other machines
@@ -33,27 +33,27 @@ class MachineEntry:
 
     @property
     def name(self) -> str:
-        """Name of the class."""
+        """Name of the machine's class."""
         return self.place.partition(":")[2]
 
     @property
     def kind(self) -> str | None:
-        """Kind of the adapters that it drives; ``None`` where it is not listed."""
+        """Kind of the adapters that the machine drives; ``None`` where it is not listed."""
         return next((kind for kind, entries in MACHINES.items() if self in entries), None)
 
     @property
     def has_engine(self) -> bool:
-        """Whether it lets an engine live, and so meets the coverage goals of one."""
+        """Whether the machine runs an engine, and so meets an engine's coverage goals."""
         return self.needs >= _DRIVEN
 
     @property
     def why_missing(self) -> str | None:
-        """Why it cannot run here, or ``None``: the engine of our workloads is made of our own pools."""
+        """The reason why the machine cannot run here, or ``None``: its engine needs torch."""
         reason = why_no_torch() if self.has_engine else None
         return None if reason is None else f"{self.name} {reason}"
 
     def exercises(self, law: Law) -> bool:
-        """Tell whether it can test a law: what only an engine does needs the machine that has one."""
+        """Tell whether the machine can test a law; some laws need a machine with an engine."""
         return law.needs_of(self.kind) & _DRIVEN <= self.needs
 
 
@@ -86,7 +86,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
 def machines_for(
     kind: str, capabilities: Collection[str], laws: Collection[Law] = ()
 ) -> tuple[MachineEntry, ...]:
-    """Return the machines that can run on an adapter that claims so much, and here.
+    """Return the machines that can run here on an adapter with some claims.
 
     With laws, only machines that can test one of them.
     """
@@ -100,7 +100,7 @@ def missing_machines(kind: str, capabilities: Collection[str]) -> tuple[MachineE
 
 
 def why_untested(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> tuple[str, ...]:
-    """Return why no machine here can test some of the laws, a reason for each machine that is not there."""
+    """Return the reasons, one for each missing machine, why some laws cannot be tested here."""
     able = machines_for(kind, capabilities)
     lost = [law for law in laws if not any(entry.exercises(law) for entry in able)]
     reasons = [entry.why_missing for entry in _able(kind, capabilities, lost)] if lost else []
@@ -120,7 +120,7 @@ def load_machine(entry: MachineEntry) -> type[ActingMachine]:
 
 
 def find_scenario(header: Header) -> Scenario | None:
-    """Return a header's acts; `ProgramError` where they are of no such machine, or none of its acts."""
+    """Return a header's acts; `ProgramError` where no machine here has them."""
     played = header.scenario
     if played is None:
         return None
@@ -143,7 +143,7 @@ def find_scenario(header: Header) -> Scenario | None:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How thoroughly to search."""
+    """The thoroughness of a search."""
 
     name: str  # what people type
     summary: str  # what it is for

@@ -1,4 +1,4 @@
-"""Do an adapter's answers, effects and sizes agree? Asked before anything is judged, by a few plain steps.
+"""A rehearsal of a new adapter: a few plain steps show whether its answers, effects and sizes agree.
 
 A cache may be wrong in what it does. An adapter is wrong where it says two things at once: a size shows that
 slots went back to the pool, and no effect tells of them; an allocation hands slots out, and no size ever
@@ -35,7 +35,7 @@ from pymllm.machines.first_sizes import demand_first_sizes
 
 @dataclass(slots=True)
 class _Told:
-    """One step, and all that is known of it."""
+    """One step with its outcome, and the free slots around it."""
 
     operation: Operation
     outcome: Outcome
@@ -48,13 +48,13 @@ class _Told:
 
     @property
     def rise(self) -> int | None:
-        """How many slots more are free."""
+        """The increase in free slots."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(slots=True)
 class _Rehearsal:
-    """An adapter that has just been built, and the steps so far."""
+    """A newly built adapter, and the steps so far."""
 
     adapter: Adapter
     told: list[_Told] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Rehearsal:
         return sorted({slot // self.page for slot in self.slots_of(step)})
 
     def try_step(self, number: int, operation: Operation) -> Outcome | None:
-        """Carry a step out; nothing where it is not done, or its outcome is no such thing."""
+        """Carry a step out; ``None`` if that fails, or its outcome is invalid."""
         try:
             outcome = apply_step(self.adapter, number, operation)
         except (InvariantViolation, ProgramError):
@@ -86,7 +86,7 @@ class _Rehearsal:
         return outcome if type(outcome) is Outcome and fits(outcome) else None
 
     def play(self, steps: Sequence[Operation]) -> None:
-        """Carry out steps and look at each, up to the first that is not done."""
+        """Carry out steps and check each, up to the first that fails."""
         for number, operation in enumerate(steps, 1):
             said, outcome = self._times_told, self.try_step(number, operation)
             if outcome is None:
@@ -106,7 +106,7 @@ class _Rehearsal:
         self._demand_change()
 
     def _demand_change(self) -> None:
-        """Refuse free slots that are always as many, though two allocations got slots, each its own."""
+        """Refuse a constant number of free slots, though two allocations got different slots."""
         sizes = [told.outcome.sizes for told in self.told]
         given = [told.outcome.result for told in self.told if isinstance(told.outcome.result, out.Slots)]
         first, second = ({*it.slots} for it in given[:2]) if len(given) > 1 else (set[int](), set[int]())
@@ -161,7 +161,7 @@ def _advice(rehearsal: _Rehearsal, method: str) -> str:
 
 
 def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find slots that went back to the pool, or are said to have gone, without an effect."""
+    """Find slots that went back to the pool, or are said to, without an effect."""
     method = _GIVES_BACK.get(type(told.operation))
     result, rise = told.outcome.result, told.rise or 0
     if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
@@ -188,7 +188,7 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find fewer slots told than an eviction counts and a size shows, who agree."""
+    """Find an eviction with fewer slots in effects than its count and a size agree on."""
     result = told.outcome.result
     if (
         not isinstance(result, out.Evicted)
@@ -203,7 +203,7 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find slots that two lines of an adapter told of in one call, and that went back once."""
+    """Find slots that two lines of an adapter reported in one call, though they were freed once."""
     method, adapter = _GIVES_BACK.get(type(told.operation)), rehearsal.adapter
     if method is None or not isinstance(adapter, SlotCalls) or told.rise not in (len({*told.slots}), None):
         return None
@@ -220,7 +220,7 @@ def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _cached_at_reset(rehearsal: _Rehearsal) -> int:
-    """Return how many slots were inserted since anything was evicted."""
+    """Return the number of slots inserted since the last eviction."""
     count = 0
     for told in rehearsal.told:
         result = told.outcome.result
@@ -232,7 +232,7 @@ def _cached_at_reset(rehearsal: _Rehearsal) -> int:
 
 
 def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find pages told in place of slots, and counted in place of them."""
+    """Find an eviction that reports pages in place of slots, or counts them."""
     result, page, told_slots = told.outcome.result, rehearsal.page, told.slots
     if not isinstance(result, out.Evicted) or page < 2 or not told_slots:
         return None
@@ -251,7 +251,7 @@ def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find pages in place of slots in a match of what was just inserted, and counted in an insert of it."""
+    """Find pages in place of slots in a match of a key just inserted, or counted by its insert."""
     result, page, given = told.outcome.result, rehearsal.page, rehearsal.slots_of(1)
     if page < 2 or len(rehearsal.told) > 5:
         return None
@@ -265,7 +265,7 @@ def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Found:
-    """Find pages counted in an insert of a key that is cached, where tokens without the last page differ."""
+    """Find an insert of a cached key that counts pages; the last page may be missing."""
     result, page = told.outcome.result, rehearsal.page
     if not isinstance(result, out.Inserted) or result.prefix_len * page != length:
         return None
@@ -278,7 +278,7 @@ def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Fo
 
 
 def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find the same where a key of one page is inserted again: of two pages of two nobody can tell."""
+    """Find pages counted when a key of one page is inserted again: of two pages of two nobody can tell."""
     number, page = len(rehearsal.told), rehearsal.page
     is_again = number in (_COUNT_OF_FIRST + 5, _COUNT_OF_FIRST + 11)
     if page < 2 or not is_again or rehearsal.slots_of(number - 2) != rehearsal.slots_of(number - 4):
@@ -287,7 +287,7 @@ def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find effects of what the caller frees."""
+    """Find effects for slots that the caller frees."""
     if not isinstance(told.operation, ops.Free) or not told.slots:
         return None
     return "free", (
@@ -297,7 +297,7 @@ def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a first insert that calls its whole key cached, where the next match finds the inserted slots."""
+    """Find a first insert that calls its whole key cached, though the next match gives the inserted slots."""
     inserted = rehearsal.told[1].outcome.result if len(rehearsal.told) == 3 else None
     given = rehearsal.slots_of(1)
     if not isinstance(inserted, out.Inserted) or not given or rehearsal.slots_of(3) != given:
@@ -311,7 +311,7 @@ def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find pages or whole pages in place of slots, and no room said otherwise than by ``None``."""
+    """Find an allocation that gives pages in place of slots, or reports no room other than by ``None``."""
     operation, result, page = told.operation, told.outcome.result, rehearsal.page
     if not isinstance(operation, ops.Alloc):
         return None
@@ -353,7 +353,7 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an error for a part of a page that leaves all as it was, where the whole page is given next.
+    """Find an error for part of a page that changes nothing, where the whole page is given next.
 
     A class may take whole pages alone, and say so. One that rounds down, or takes half a page, is another
     matter: that may be the class's bug.
@@ -372,7 +372,7 @@ def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a ``None`` that a match gave as its node, and that cannot be held."""
+    """Find a match that gave ``None`` as its node, which cannot be held."""
     operation, result, adapter = told.operation, told.outcome.result, rehearsal.adapter
     if not isinstance(operation, ops.Lock | ops.Unlock) or not isinstance(result, out.Failed):
         return None
@@ -387,7 +387,7 @@ def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _node_is_used_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find one object for the nodes of two keys that share nothing, with something else in it each time."""
+    """Find one object used as the node of two disjoint keys, with different contents."""
     operation, page = told.operation, rehearsal.page
     if not isinstance(operation, ops.Match | ops.Insert) or told.node is None:
         return None
@@ -414,7 +414,7 @@ def _capacity(adapter: Adapter) -> int:
 
 
 def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a size in pages, by what an allocation of several of them took and their return gave back."""
+    """Find a size in pages, from the change by an allocation of several pages and by their return."""
     page, rise = rehearsal.page, told.rise
     given = rehearsal.slots_of(len(rehearsal.told)) if isinstance(told.operation, ops.Alloc) else ()
     if page < 2 or rise is None or len(given) < page or len(given) % page:
@@ -429,7 +429,7 @@ def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find sizes of the cache in pages, by what they are once a first key of several pages is in it."""
+    """Find sizes of the cache in pages, after a first key of several pages."""
     page, length = rehearsal.page, len(rehearsal.slots_of(1))
     if page < 2 or length < 2 * page or len(rehearsal.told) != 2:
         return None
@@ -511,7 +511,7 @@ _COUNT_OF_FIRST = 20
 
 
 def rehearse(adapter: Adapter) -> None:
-    """Play a few plain steps on a new adapter; `AdapterError` says where it contradicts itself.
+    """Play a few plain steps on a new adapter; `AdapterError` names the contradiction in its answers.
 
     Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
     these, of tables of rows and of blocks the sizes are compared with the configuration first.
@@ -537,7 +537,7 @@ def rehearse(adapter: Adapter) -> None:
 
 
 def _is_plain(config: Config) -> bool:
-    """Tell whether a cache keeps all that is inserted, and takes nothing by itself."""
+    """Tell whether a cache keeps all inserted keys, and takes no memory by itself."""
     return (
         config.get("window") is None and config.get("capacity") is None and config.get("retains") is not False
     )

@@ -16,12 +16,12 @@ _LARGEST = 2**31 - 1
 
 
 class _LendingMachine(PoolMachine):
-    """Drives what hands something out by number, which the model follows as `held`."""
+    """The base of machines of pools that hand out numbered rows, which the model follows as `held`."""
 
     model: RowModel | StatePoolModel
 
     def begin(self) -> None:
-        """Look up what is known."""
+        """Read the claims and sizes."""
         self.model = self.judge.model
 
     @property
@@ -31,7 +31,7 @@ class _LendingMachine(PoolMachine):
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
-        """Take everything back, now and then."""
+        """Clear the pool, now and then."""
         if not chance:
             self.ask(ops.Clear())
 
@@ -45,7 +45,7 @@ class _LendingMachine(PoolMachine):
 
 
 class RowMachine(_LendingMachine):
-    """Drives a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
+    """The machine of a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
 
     MALFORMED = malformed_calls(
         alloc_rows=("a float count", "a bool count", "no count"),
@@ -76,7 +76,7 @@ class RowMachine(_LendingMachine):
 
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
-        """Give back a row that is nobody's."""
+        """Give back a row that is not handed out."""
         bound = self.model.max_reqs + 2
         row = row if row < bound else row % bound
         if row not in self.model.held:
@@ -90,14 +90,14 @@ class RowMachine(_LendingMachine):
     # -- the table -----------------------------------------------------------------------------------------
     @act(needs="has_held", weight=3, pick=(0, 7), start=(0, 7), length=(0, 7), seed=SEED)
     def write_stretch(self, pick: int, start: int, length: int, seed: int) -> None:
-        """Write where a request's tokens are."""
+        """Write the slots of a request's tokens into a stretch of its row."""
         start %= self.model.context + 1
         stop = min(start + length, self.model.context)
         self._write_row(self._held_one(pick), start, stop, _values(stop - start, seed), seed)
 
     @act(needs="can_refuse", weight=2, pick=(0, 7), twist=(0, 8), seed=SEED)
     def write_stretch_badly(self, pick: int, twist: int, seed: int) -> None:
-        """Write a stretch with one thing wrong, somewhere near a legal one."""
+        """Write a stretch with one mistake, close to a legal one."""
         context = self.model.context
         row = self._held_one(pick) if self.has_held else _literal(1)
         start, stop = sorted(random.Random(seed).choices(range(context + 1), k=2))
@@ -158,13 +158,13 @@ def _literal(row: int) -> Span:
 
 
 def _values(count: int, seed: int) -> tuple[int, ...]:
-    """Return slots as an allocator gives them, small ones and now and then the largest."""
+    """Return slots like an allocator's, small ones and now and then the largest."""
     source = random.Random(seed)
     return tuple(_LARGEST if source.random() < 0.05 else source.randrange(9) for _ in range(count))
 
 
 class StateMachine(_LendingMachine):
-    """Drives the states of every layer (P4, P5, X1, X4, X7)."""
+    """The machine of the states of every layer (P4, P5, X1, X4, X7)."""
 
     MALFORMED = malformed_calls(
         free_track=("a float slot", "a bool slot", "no slot"),
@@ -221,7 +221,7 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", count=(0, 2), twist=(0, 4), seed=SEED)
     def copy_badly(self, count: int, twist: int, seed: int) -> None:
-        """Copy with the last row outside, or with one row too many on one side."""
+        """Copy with the last row out of range, or with one row too many on one side."""
         source = random.Random(seed)
         rows, targets = [0] * count, source.sample(range(self.model.rows), count)
         outside = -1 if seed % 2 else self.model.rows
@@ -244,7 +244,7 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", count=(0, 2), seed=SEED)
     def reset_badly(self, count: int, seed: int) -> None:
-        """Zero some rows, the last of which is not there."""
+        """Zero some rows, the last of which does not exist."""
         source = random.Random(seed)
         outside = source.choice((-1, self.model.rows))
         self._reset([*source.choices(range(self.model.rows), k=count), outside], source)
@@ -254,5 +254,5 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
-        """Ask for a layer that is not there."""
+        """Ask for a layer that does not exist."""
         self.do(ops.ReadStates(self.model.layers if beyond else -1))

@@ -1,4 +1,4 @@
-"""The acts of callers, good and bad, on a slot allocator."""
+"""The acts of careful and careless callers of a slot allocator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = (
 
 
 class SlotMachine(PoolMachine):
-    """The machine of any slot allocator, which reads pages and slots from the model."""
+    """The machine of any slot allocator, with pages and slots read from the model."""
 
     MALFORMED = malformed_calls(
         alloc=("negative size", "float size", "bool size"),
@@ -39,7 +39,7 @@ class SlotMachine(PoolMachine):
     model: SlotModel
 
     def begin(self) -> None:
-        """Look up what is claimed; misuse is left out where it is undefined."""
+        """Read the claims; misuse is left out where it is undefined."""
         model = self.model = self.judge.model
         self.page_size = model.page_size
         self.grouped = "groups" in model.claims
@@ -67,12 +67,12 @@ class SlotMachine(PoolMachine):
 
     @property
     def can_begin_group(self) -> bool:
-        """Whether a group can be opened, or would be refused."""
+        """Whether an attempt to open a group makes sense."""
         return self.grouped and (self.is_group_strict or not self.model.full.group_open)
 
     @property
     def can_end_group(self) -> bool:
-        """Whether a group can be closed, or that would be refused."""
+        """Whether an attempt to close a group makes sense."""
         return self.grouped and (self.is_group_strict or self.model.full.group_open)
 
     @property
@@ -113,12 +113,12 @@ class SlotMachine(PoolMachine):
 
     @act(but=(0, 3))
     def alloc_all(self, but: int) -> None:
-        """Allocate all that is free, or leave a few pages."""
+        """Allocate all free pages, or all but a few."""
         self.do(ops.Alloc(max(0, self.model.pool.free_count - but) * self.page_size))
 
     @act(extra=(1, 3), then=(0, 2))
     def alloc_too_much(self, extra: int, then: int) -> None:
-        """Ask for more than there is, then perhaps for less: the order must be what it was (X4)."""
+        """Ask for more than is free, then perhaps for less: the order must be what it was (X4)."""
         self.do(ops.Alloc(self.model.pool.free_count * self.page_size + extra))
         self._show_order(then)
 
@@ -135,7 +135,7 @@ class SlotMachine(PoolMachine):
 
     @act()
     def merge(self) -> None:
-        """Merge by request."""
+        """Merge the freed slots on request."""
         self.do(ops.Merge())
 
     @act("can_begin_group")
@@ -165,7 +165,7 @@ class SlotMachine(PoolMachine):
 
     @act("has_alive", start=PICK, count=(1, 4), other=PICK, backwards=(0, 1), weight=2)
     def move_swa(self, start: int, count: int, other: int, backwards: int) -> None:
-        """Move halves to pages that have none, page by page."""
+        """Move halves to pages without any, page by page."""
         pairs = list(zip(pick(self.alive, start, count), self._gone(other, count), strict=False))
         source, target = ([self._slots(pair[side]) for pair in pairs] for side in (0, 1))
         shared = [min(len(a), len(b)) for a, b in zip(source, target, strict=True)]
@@ -177,7 +177,7 @@ class SlotMachine(PoolMachine):
 
     @act("windowed", start=PICK, count=(0, 12))
     def read_halves(self, start: int, count: int) -> None:
-        """Read the halves of held slots; of padding and free ones, too, where nobody is asked for."""
+        """Read the halves of held slots, and perhaps of padding and free ones."""
         held = pick(self.held, start, count)
         everything = Span(0, 0, (self.model.full.pages + 1) * self.page_size)
         self.do(ops.ReadHalves(self._spans(held) if count else (everything,)))
@@ -185,17 +185,17 @@ class SlotMachine(PoolMachine):
     # -- transfers -----------------------------------------------------------------------------------------
     @act("can_transfer", start=PICK, count=(1, 5), naming=(0, 4), weight=2)
     def begin_transfer(self, start: int, count: int, naming: int) -> None:
-        """Let something outside read or write some pages that are held."""
+        """Begin a transfer, in which a device outside reads or writes some held pages."""
         self.do(ops.BeginTransfer(self._spans(pick(self.held, start, count), naming)))
 
     @act("has_transfers", which=PICK, weight=2)
     def end_transfer(self, which: int) -> None:
-        """End a transfer, whoever has its pages now."""
+        """End a transfer, whether or not its pages are still held."""
         self.do(ops.EndTransfer(self._transfer(which)))
 
     @act("has_transfers", which=PICK, then=(0, 3), weight=2)
     def abort(self, which: int, then: int) -> None:
-        """Free all that is left of a transfer; let it end at once, or when everything else is taken."""
+        """Free the rest of a transfer; end it at once, or when everything else is taken."""
         transfer = self._transfer(which)
         pages = self.model.transfers[transfer].pages
         self.do(ops.Free(self._spans([page for page in pages if page in self.model.full.held])))
@@ -209,7 +209,7 @@ class SlotMachine(PoolMachine):
 
     @act("can_transfer", often=(0, 2))
     def transfer_all(self, often: int) -> None:
-        """Let all pages be under transfer, perhaps, and free them: none is left to be handed out."""
+        """Put all pages under transfer, perhaps, and free them: none is left to be handed out."""
         if not often:
             self.alloc_all(but=0)
             self.do(ops.BeginTransfer(self._spans(self.held)))
@@ -217,7 +217,7 @@ class SlotMachine(PoolMachine):
             self.do(ops.Alloc(1))
 
     def _transfer(self, which: int) -> int:
-        """Return the step that began a transfer which is under way."""
+        """Return the step of a transfer under way."""
         return [*self.model.transfers][which % len(self.model.transfers)]
 
     # -- misuse, where it is refused -----------------------------------------------------------------------
@@ -247,7 +247,7 @@ class SlotMachine(PoolMachine):
 
     @act("checked_window", start=PICK, other=PICK, fault=(0, 5))
     def move_wrong(self, start: int, other: int, fault: int) -> None:
-        """Move halves from where none is, to where one is, or without a partner."""
+        """Move halves from a slot without one, to a slot with one, or without a partner."""
         source = self._slots_of(pick(self.alive, start, 1))
         target = self._slots_of(self._gone(other, 1))
         free = [min(self.model.full.old) * self.page_size] if self.model.full.old else []
@@ -267,7 +267,7 @@ class SlotMachine(PoolMachine):
 
     @act("checked_window", start=PICK, fault=(0, 2))
     def read_wrong(self, start: int, fault: int) -> None:
-        """Read the half of a slot that is outside the pool among others that are not."""
+        """Read the half of a slot outside the pool, among valid slots."""
         past = (self.model.full.pages + 1) * self.page_size
         outside = (-1, past, past + self.page_size)[fault]
         self.do(ops.ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
@@ -291,7 +291,7 @@ class SlotMachine(PoolMachine):
             self.do(spoiled)
 
     def _bad_slot(self, fault: int, good: list[int]) -> int | None:
-        """Return a slot that must be refused beside ``good`` slots, or ``None`` without such a slot now."""
+        """Return a slot that must be refused beside ``good`` slots, or ``None`` if there is none now."""
         size, full = self.page_size, self.model.full
         candidates: Sequence[int] = (
             [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],
@@ -330,7 +330,7 @@ class SlotMachine(PoolMachine):
         return [slot for page in pages for slot in self._slots(page)]
 
     def _slots(self, page: int) -> list[int]:
-        """Return the slots of a held page that its allocation answered: those that a program can name."""
+        """Return the slots of a held page as its allocation answered them."""
         return self.model.given.given_with_first(range(page * self.page_size, (page + 1) * self.page_size))
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:

@@ -82,7 +82,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let go of a GPU that an interrupted test had."""
+    """Release a GPU that an interrupted test held."""
     _leave(config)
     let_go(config)
 
@@ -91,14 +91,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Add the project's own marker to tests with this plugin's, so that -m with it finds all GPU tests."""
+    """Add the project's own marker to tests with this plugin's, so that -m with it selects all GPU tests."""
     theirs = marker_of(item.config)
     if theirs and item.get_closest_marker(GPU) is not None and item.get_closest_marker(theirs) is None:
         item.add_marker(theirs)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that need a GPU and are in other shards: by their ids, whatever else is collected."""
+    """Deselect GPU tests of other shards: by their ids, whatever else is collected."""
     shard = config.getoption("--gpu-shard")
     if shard is None:
         return
@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse markers with wrong arguments; let a GPU test have the GPU alone, or skip it without a GPU."""
+    """Refuse markers with wrong arguments; give a GPU test the GPU alone, or skip it without a GPU."""
     _limit_of(item)
     _epochs_of(item)
     if not needs_gpu(item):
@@ -148,7 +148,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Wait for the test's memory to come back if that was asked for; let the next test have the GPU."""
+    """Wait for the test's memory to come back if requested, then give the GPU to the next test."""
     try:
         with own_faults(item):
             result = yield
@@ -195,7 +195,7 @@ def _leave(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch the memory of a test that has a limit or asks for it, and judge the limit."""
+    """Watch the memory of a test with a limit or with logging, and judge the limit."""
     limit = _limit_of(item)
     if limit is None and _memory not in item.stash:
         with own_faults(item):
@@ -248,7 +248,7 @@ def _make_memory() -> GpuMemory:
 def _report(
     item: pytest.Item, memory: GpuMemory, limit: tuple[int, bool] | None, untouched: str | None
 ) -> None:
-    """Put a test's use of each device that it touched into the test's report and the log."""
+    """Write a test's use of each device that it touched into the test's report and the log."""
     from pymllm.instrument.gpu_memory import record_text
 
     for record in memory.touched():
@@ -261,7 +261,7 @@ def _report(
 def _log(
     item: pytest.Item, record: GpuMemoryRecord, verdict: LimitVerdict | None, untouched: str | None
 ) -> None:
-    """Append a line about a test to the log in one write, since other processes append to it, too."""
+    """Append a line about a test to the log in one write, since other processes append to it as well."""
     path = log_of(item.config)
     if path is None:
         return
@@ -276,7 +276,7 @@ def _log(
 
 
 def _judge_touch(item: pytest.Item) -> None:
-    """Note a GPU test that passed and touched no GPU, in the log, too, as its memory was not watched."""
+    """Note a GPU test that passed without touching a GPU, and log it, as its memory was not watched."""
     why = why_untouched(item)
     if why is None:
         return
@@ -292,7 +292,7 @@ def _judge_touch(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Run a test marked ``no_leak`` as often as the marker says, and judge whether memory grew."""
+    """Repeat a test marked ``no_leak`` as often as the marker says, and judge whether memory grew."""
     epochs = _epochs_of(pyfuncitem)
     if epochs is None:
         return (yield)
@@ -310,7 +310,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _epochs_of(item: pytest.Item) -> int | None:
-    """Return how often ``no_leak`` wants a test to run; a test that cannot be repeated fails."""
+    """Return the number of runs that ``no_leak`` demands; fail a test that cannot be repeated."""
     marker = item.get_closest_marker("no_leak")
     if marker is None:
         return None

@@ -1,4 +1,4 @@
-"""Faults that end with their test: a fault of the GPU, a dead context of CUDA, a test that hangs."""
+"""Faults that must end with their test: a fault of the GPU, a dead CUDA context, a test that hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _stderr: pytest.StashKey[int] = pytest.StashKey()
 
 @contextmanager
 def own_faults(item: pytest.Item) -> Iterator[None]:
-    """Wait for the GPUs after a part of a test, and fail the test with the faults found on them."""
+    """Wait for the GPUs after a part of a test, and fail the test for faults found on them."""
     __tracebackhide__ = True
     try:
         yield
@@ -54,7 +54,7 @@ def _fault_of(item: pytest.Item) -> str | None:
 
 
 def look_at_health(item: pytest.Item) -> None:
-    """Leave to others what happened to the GPUs before this test had them."""
+    """Discard events of the GPUs from before this test, which are not its own."""
     if _health in item.config.stash:
         item.config.stash[_health].take()
         return
@@ -69,13 +69,13 @@ def _health_of(item: pytest.Item) -> tuple[str, ...]:
 
 
 def why_dead(config: pytest.Config) -> str | None:
-    """Return why no test of this process can use a GPU any more; ``None`` where they can."""
+    """Return why no test of this process can use a GPU any more; ``None`` if tests can."""
     return config.stash.get(_dead, None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End a worker of pytest-xdist whose context is dead, once it has told everything: another takes over."""
+    """End a worker of pytest-xdist whose CUDA context is dead, after its last report: another takes over."""
     result = yield
     why = why_dead(item.config)
     if why is not None and is_worker(item.config):
@@ -88,19 +88,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def begin_limit(item: pytest.Item) -> None:
-    """Let a test that takes too long end its process, with the stacks of all threads on the terminal."""
+    """Set a timer that ends the process of a test that takes too long, with the stacks of all threads."""
     seconds = timeout_of(item.config)
     if seconds:
         faulthandler.dump_traceback_later(seconds, exit=True, file=_terminal(item.config))
 
 
 def end_limit() -> None:
-    """Let the process live."""
+    """Cancel the timer that ends the process."""
     faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_enter_pdb() -> None:
-    """Give a person all the time."""
+    """Cancel the time limit while a person debugs."""
     end_limit()
 
 
@@ -134,7 +134,7 @@ def _terminal(config: pytest.Config) -> int:
 
 
 def let_go(config: pytest.Config) -> None:
-    """Let go of NVML and of the terminal when the run ends."""
+    """Release NVML and the terminal when the run ends."""
     if _health in config.stash:
         config.stash[_health].close()
         del config.stash[_health]

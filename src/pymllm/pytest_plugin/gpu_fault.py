@@ -11,7 +11,7 @@ from pymllm.instrument.torch_memory import TorchAllocator, has_context
 
 @dataclass(frozen=True, slots=True)
 class GpuFault:
-    """A fault found in a wait for a device; with a dead context, all further calls of this process fail."""
+    """A fault found while waiting for a device; with a dead context, all further calls fail."""
 
     index: int
     said: str
@@ -23,7 +23,7 @@ class GpuFault:
 
 
 def wait_for_gpus() -> GpuFault | None:
-    """Wait for each device that this process uses through torch, and return the first fault that it tells."""
+    """Wait for each device that this process uses through torch, and return the first fault found."""
     if not TorchAllocator().is_in_use():
         return None
     torch: Any = sys.modules["torch"]

@@ -33,7 +33,7 @@ class GpuBusyError(Exception):
 
 
 class GpuLock:
-    """A lock that is a file, named by the device, which the system lets go of when its holder dies.
+    """A lock on a file named by the device, which the system releases when its holder dies.
 
     The folder is the same for everybody who shares the device: what ``PYMLLM_GPU_LOCKS`` names, else that of
     temporary files. The file stays when the lock goes: who removed it would take it from whoever waits. A
@@ -59,7 +59,7 @@ class GpuLock:
         seconds: float = SECONDS,
         before_waiting: Callable[[str], object] | None = None,
     ) -> None:
-        """Take the lock, or `GpuBusyError`: at once, or after so many ``seconds`` of waiting.
+        """Acquire the lock, or raise `GpuBusyError`: at once, or after so many ``seconds`` of waiting.
 
         ``before_waiting`` is told who has it.
         """
@@ -85,7 +85,7 @@ class GpuLock:
         self._file = file
 
     def release(self) -> None:
-        """Let the lock go; nothing where it is not held."""
+        """Release the lock; do nothing where it is not held."""
         if self._file is None:
             return
         import fcntl
@@ -95,13 +95,13 @@ class GpuLock:
         os.close(file)
 
     def _open(self) -> int:
-        """Open the file of whichever user, or make it; a lock needs no right to write."""
+        """Open any user's lock file, or make it; a lock needs no right to write."""
         with suppress(FileNotFoundError):
             return os.open(self.path, _FLAGS)
         return os.open(self.path, _FLAGS | os.O_CREAT, 0o644)
 
     def _sign(self) -> None:
-        """Leave the holder's number for others to read, where the file is this user's."""
+        """Write the holder's process number for others to read, where the file is this user's."""
         with suppress(OSError):
             self.path.write_text(f"process {os.getpid()}\n", encoding="ascii")
 
@@ -117,7 +117,7 @@ def _try_lock(file: int) -> bool:
 
 
 def _holder(file: int) -> str:
-    """Return who signed the file last: whoever has the lock, if the file is that user's."""
+    """Return the last process that signed the file: whoever has the lock, if the file is that user's."""
     return os.pread(file, 64, 0).decode("ascii", "replace").strip() or "another process"
 
 
@@ -127,7 +127,7 @@ MODES = ("wait", "fail", "off")
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """Return why there is no CUDA device for torch and what to do, or ``None``; loads torch."""
+    """Return why torch has no CUDA device and how to get one, or ``None``; loads torch."""
     try:
         import torch
     except ImportError as error:
@@ -149,7 +149,7 @@ def why_no_cuda() -> str | None:
 
 
 def _driver_says() -> str:
-    """Return a text on the driver and the number of devices that it lists, with the next step to take."""
+    """Describe the driver and its number of devices, with the next step to take."""
     try:
         count = ask_nvml(lambda library: library.call("nvmlDeviceGetCount"))
     except Unreadable as reason:
@@ -161,7 +161,7 @@ def _driver_says() -> str:
 
 
 def device_names() -> list[str]:
-    """Return the UUIDs of the devices that this process may use; NVML is asked, which initialises no CUDA."""
+    """Return the UUIDs of the devices that this process may use, from NVML, without initialising CUDA."""
     indices = visible_devices()
     try:
         return ask_nvml(lambda library: [find_device(library, it).identity.uuid for it in indices])
@@ -172,7 +172,7 @@ def device_names() -> list[str]:
 
 
 class GpuGate:
-    """Lets one test at a time on the GPUs of a process, by one of `MODES`.
+    """The gate that lets one test at a time use the GPUs of a process, by one of `MODES`.
 
     It takes their locks in the order of their names, so that nobody waits for a process that waits for it;
     ``before_waiting`` is told who has one.
@@ -192,7 +192,7 @@ class GpuGate:
         self._locks: list[GpuLock] | None = None
 
     def enter(self) -> None:
-        """Take the GPUs for a test; with the mode ``"fail"``, `GpuBusyError` where somebody has one."""
+        """Take the GPUs for a test; with the mode ``"fail"``, `GpuBusyError` if one has another holder."""
         if self._mode == "off":
             return
         if self._locks is None:
@@ -210,6 +210,6 @@ class GpuGate:
             raise
 
     def leave(self) -> None:
-        """Give the GPUs to the next; nothing where this has none."""
+        """Release the GPUs for the next test; do nothing where none is held."""
         for lock in self._locks or ():
             lock.release()

@@ -9,7 +9,7 @@ from pymllm.instrument.reading import Unreadable
 
 
 class GpuHealth:
-    """Watches all GPUs that this process may use; where NVML cannot be asked, it sees nothing.
+    """A watch on all GPUs that this process may use; blind where NVML cannot be asked.
 
     Cost: a few milliseconds for each look at a GPU.
     """
@@ -44,6 +44,6 @@ class GpuHealth:
         self._watches = [(it.identity.uuid, HealthWatch(self._library, it)) for it in devices]
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Release NVML."""
         self._watches = []
         self._library.close()

@@ -32,7 +32,7 @@ _NAME_MOST = 60
 
 
 class GpuTouch:
-    """Looks for signs that a GPU was used since it was made: made before a test's fixtures, asked after it.
+    """A detector of signs that a GPU was used: made before a test's fixtures, asked after it.
 
     In doubt a GPU was used: child processes may have, and so may tensors that were there before, other
     libraries where the driver lists this process, and allocators that count nothing.
@@ -44,7 +44,7 @@ class GpuTouch:
         self._children = _children()
 
     def why_untouched(self) -> str | None:
-        """Return how it is known that nothing used a GPU; ``None`` where something did, or may have."""
+        """Return the reason why no GPU was used; ``None`` where one was, or may have been."""
         children = _children()
         if children != self._children or children[-1]:
             return None
@@ -66,7 +66,7 @@ class GpuTouch:
         return _all_devices() if self._sources is None else self._sources
 
     def _count_allocated(self) -> list[tuple[int, int]] | None:
-        """Return of each device the bytes ever given out and those in use; ``None`` where nobody counts."""
+        """Return for each device the bytes ever allocated and those in use; ``None`` if not counted."""
         sources = self._asked()
         if any(source.why_not() is not None for source in sources):
             return None
@@ -82,7 +82,7 @@ def _given_and_live(source: AllocatorSource) -> tuple[int, int]:
 
 
 def _all_devices() -> list[TorchAllocator]:
-    """Return the allocator of each device that CUDA shows, or of none where CUDA is not in use."""
+    """Return the allocator of each device that CUDA shows; none where CUDA is not in use."""
     first = TorchAllocator()
     if first.why_not() is not None:
         return [first]
@@ -91,7 +91,7 @@ def _all_devices() -> list[TorchAllocator]:
 
 
 def _children() -> tuple[object, ...]:
-    """Return figures that change when a child process ends, and the running children, as the system tells."""
+    """Return figures that change when a child process ends, and the running children."""
     running = []
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -108,7 +108,7 @@ def _children() -> tuple[object, ...]:
 
 
 class MemoryReturn:
-    """Reads the memory in use on a device, by default CUDA's current one, and waits until no more is.
+    """A reader of a device's memory in use, by default the current one, that waits for it to come back.
 
     What CUDA and the libraries of this process take for themselves stays with it, and is left out where the
     driver tells how much that is.
@@ -149,7 +149,7 @@ class MemoryReturn:
             time.sleep(_LOOK)
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Release NVML."""
         self._memory.close()
 
     def _read(self) -> tuple[DeviceUse, TorchMemory]:
@@ -184,7 +184,7 @@ def who_holds(memory: NvmlMemory | None = None) -> str:
 
 
 def process_name(pid: int) -> str:
-    """Return a process's number, and how it was started where that can be seen from here."""
+    """Return a process's number, and its command where this process can see it."""
     with suppress(OSError):
         words = (
             Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ").split()

@@ -1,4 +1,4 @@
-"""GPU tests that touch no GPU, memory that does not come back, and limits and leaks not judged."""
+"""Checks of GPU tests: no GPU touched, memory that does not come back, and limits and leaks not judged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _return: pytest.StashKey[list[MemoryReturn]] = pytest.StashKey()
 
 
 def look_before(item: pytest.Item) -> None:
-    """Read the state of the GPU before the fixtures of a test run, so that a later look can compare."""
+    """Read the state of the GPU before a test's fixtures, to compare with it later."""
     from pymllm.pytest_plugin.gpu_use import GpuTouch
 
     item.stash[_touch] = GpuTouch()
@@ -45,12 +45,12 @@ def look_before(item: pytest.Item) -> None:
 
 
 def why_untouched(item: pytest.Item) -> str | None:
-    """Return how it is known that a test touched no GPU; ``None`` where it did, may have, or need not."""
+    """Return the reason why a test used no GPU; ``None`` where it did, may have, or need not."""
     return item.stash[_touch].why_untouched() if _touch in item.stash else None
 
 
 def note_untouched(item: pytest.Item, why: str) -> None:
-    """Tell at the end of the run that a GPU test touched no GPU; a strict run fails the test."""
+    """Report at the end of the run that a GPU test touched no GPU; a strict run fails the test."""
     for name, is_forbidden in strictness(item.config).items():
         if is_forbidden:
             pytest.fail(f"needs a GPU and touched none, which {name} forbids: {why}", pytrace=False)
@@ -58,12 +58,12 @@ def note_untouched(item: pytest.Item, why: str) -> None:
 
 
 def expects_memory(item: pytest.Item) -> bool:
-    """Whether memory is to come back after a test."""
+    """Whether memory must come back after a test."""
     return _return in item.stash
 
 
 def expect_memory(item: pytest.Item) -> None:
-    """Read how much memory is in use, of which the test may leave no more."""
+    """Read the memory in use, above which the test may leave nothing."""
     from pymllm.instrument.nvml_device import visible_devices
     from pymllm.pytest_plugin.gpu_use import MemoryReturn
 
@@ -78,7 +78,7 @@ def expect_memory(item: pytest.Item) -> None:
 def wait_for_memory(
     item: pytest.Item, seconds: float | None, *, has_failed: bool, is_over: bool, **options: Any
 ) -> None:
-    """Wait until a test's memory has come back; if it does not, fail the test and name the holders."""
+    """Wait until a test's memory has come back; otherwise fail the test and name the holders."""
     from pymllm.pytest_plugin.gpu_use import SECONDS
 
     __tracebackhide__ = True
@@ -103,7 +103,7 @@ def wait_for_memory(
 
 
 def note_health(item: pytest.Item, found: Sequence[str], *, may_fail: bool) -> None:
-    """Tell at the end of the run and in JUnit's file what happened to a GPU; a strict run fails the test."""
+    """Report at the end of the run and in JUnit's file the events of a GPU; a strict run fails the test."""
     if not found:
         return
     why = "; ".join(found)
@@ -118,7 +118,7 @@ def note_health(item: pytest.Item, found: Sequence[str], *, may_fail: bool) -> N
 
 
 def note_unjudged(item: pytest.Item, why: str, *, is_partly_judged: bool = False) -> None:
-    """Tell at the end of the run that a limit or leaks could not be judged; a strict run fails the test.
+    """Report at the end of the run that a limit or leaks could not be judged; a strict run fails the test.
 
     ``--require-gpu`` fails a test of which nothing was judged, as where the GPU is lost.
     """
@@ -164,7 +164,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> Iterator[str]:
-    """Yield a line for each option of this plugin that was given and had no effect, with the way out."""
+    """Yield a line for each given option of this plugin that had no effect, with the way out."""
     if not marker_of(config) and not any(GPU in report.keywords for report in reports):
         given = {
             "--require-gpu": is_on(config, "--require-gpu"),

@@ -95,13 +95,13 @@ def _read_lock(text: str) -> str:
 
 
 def lock_of(config: pytest.Config) -> tuple[str, float]:
-    """Return the action of a test on a GPU in use, and the longest wait in seconds."""
+    """Return a test's action when a GPU is in use, and the longest wait in seconds."""
     mode, _, seconds = str(config.getoption("--gpu-lock")).partition(":")
     return mode, float(seconds or 3600)
 
 
 def timeout_of(config: pytest.Config) -> float:
-    """Return how many seconds a test that needs a GPU may take; 0 for any."""
+    """Return the time limit in seconds of a test that needs a GPU; 0 for none."""
     return float(config.getoption("--gpu-timeout"))
 
 
@@ -124,7 +124,7 @@ def _read_shard(text: str) -> tuple[int, int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, object, object]:
-    """Add the switches unless the project has a switch of that name; then it stays the project's.
+    """Add the plugin's switches, except those whose names the project uses itself.
 
     An option with a value is added before: pytest must know it in time to tell its value from a path.
     """
@@ -153,7 +153,7 @@ def _dest(name: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known and the log empty."""
+    """Register the markers and clear the log."""
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     theirs = marker_of(config)
@@ -219,11 +219,11 @@ def seconds_of(config: pytest.Config) -> float | None:
 
 
 def log_of(config: pytest.Config) -> Path | None:
-    """Return the file of ``--gpu-memory-log``, if it was given."""
+    """Return the file of ``--gpu-memory-log``, if given."""
     name = config.getoption("--gpu-memory-log")
     return None if name is None else Path(config.invocation_params.dir, name)
 
 
 def strictness(config: pytest.Config) -> dict[str, bool]:
-    """Return what makes a run strict, and whether it is on."""
+    """Return the option that makes a run strict, and whether it is on."""
     return {"--gpu-strict": is_on(config, "--gpu-strict"), _INI_STRICT: bool(config.getini(_INI_STRICT))}

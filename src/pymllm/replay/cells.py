@@ -24,7 +24,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A finished, broken-off or interrupted replay; of its plan no default is open any more.
+    """A finished, broken-off or interrupted replay, with a plan that lacks no default.
 
     An interrupt leaves the run that it ended as far as it came. ``kept`` of its runs were in a file before.
     """
@@ -37,7 +37,7 @@ class Replayed:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cache with one policy at one point of a grid; without a cache, the ceiling of the hits there.
+    """One cache with one policy at one point of a grid; without a cache, the ceiling of hits there.
 
     A trace was read once, into ``requests``; a named workload is made where it is
     played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def weight(self) -> int:
-        """About how long it takes, beside others of its mode.
+        """The approximate duration, relative to other cells of its mode.
 
         Of processor time over the head of a recorded trace, an engine takes some 200 times what its ceiling
         does, and with blocks four to seven times more; a serial replay's ceiling, with Belady's, takes a half
@@ -80,7 +80,7 @@ KeptReplays = KeptResults[Cell, Result]
 
 
 def versions_of_run() -> dict[str, str]:
-    """Return the versions that a replay's numbers may depend on."""
+    """Return the versions on which a replay's numbers may depend."""
     return {
         "pymllm": __version__,
         "python": platform.python_version(),
@@ -90,12 +90,12 @@ def versions_of_run() -> dict[str, str]:
 
 
 def keep_replays(path: Path) -> KeptReplays:
-    """Keep runs and ceilings in a file; they count for the same requests, options and source of a policy."""
+    """Open a file that keeps runs and ceilings for the same requests, options and source of a policy."""
     return KeptResults(path, _WORK, versions_of_run())
 
 
 def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
-    """Return a text that tells the requests of a settled plan from others, regardless of their file's name.
+    """Return a digest of a settled plan's requests, independent of their file's name.
 
     Those that were read count, so that the options of reading need not. A named workload's are made by this
     package, and follow from its name, number, seed and capacity.
@@ -109,7 +109,7 @@ def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
 
 
 def digest_policies(plan: ReplayPlan) -> dict[str, str]:
-    """Return a digest of the source of each policy that is a stranger's."""
+    """Return a digest of the source of each policy from outside this package."""
     named = {policy: policy.partition(":")[0] for policy in plan.eviction_policies if ":" in policy}
     return {policy: digest_modules([module]) for policy, module in named.items()}
 

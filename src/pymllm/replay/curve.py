@@ -37,7 +37,7 @@ _SWEEP_EVERY: Final = 1024  # requests between two looks for what no cache has a
 
 
 class _Segment:
-    """Pages that were never parted: those from ``start`` to ``end``, counted from the root, its own parent.
+    """Pages that were never divided: those from ``start`` to ``end``, counted from the root, its own parent.
 
     ``edge``: ids of the blocks that these pages lie in. ``used``: number of the last prompt with them;
     ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two
@@ -156,7 +156,7 @@ class _Cache:
 
 
 class LruCurve:
-    """Counts the hits of caches of several capacities, one request after another.
+    """The hits of caches of several capacities, counted one request after another.
 
     ``capacities`` are in tokens, and rounded down to whole pages; equal ones count once. All prompts are in
     blocks of ``block_tokens``. Without ``unlimited`` there is no ceiling, and what no cache has any more is
@@ -205,7 +205,7 @@ class LruCurve:
 
     @property
     def labels(self) -> list[str]:
-        """The labels that requests had, in order."""
+        """The labels of the requests so far, in order."""
         return sorted(label for label in self._labels if label is not None)
 
     @property
@@ -235,7 +235,7 @@ class LruCurve:
         return found
 
     def add(self, request: Request, label: str | None = None) -> None:
-        """Let every cache read a request; those with a label are counted by themselves, too."""
+        """Let every cache read a request, counted under its label, too, if it has one."""
         if request.block_tokens != self._block_tokens:
             raise ValueError(
                 f"request {request.request_id} is in blocks of {request.block_tokens} tokens; "
@@ -299,7 +299,7 @@ class LruCurve:
     # -- the forest ------------------------------------------------------------------------------------------
 
     def _walk(self, root: _Segment, raw: bytes, whole: int) -> list[_Segment]:
-        """Return the segments that the first pages of a prompt lie in; the last one ends where they part."""
+        """Return the segments of a prompt's first pages; the last one ends where the prompt leaves them."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         path: list[_Segment] = []
         at, depth = root, 0
@@ -333,7 +333,7 @@ class LruCurve:
         return first // width + same
 
     def _split(self, lower: _Segment, depth: int) -> _Segment:
-        """Cut a segment in two, and return the upper half; no cache has a node's end at its end yet."""
+        """Cut a segment in two, and return the upper half, at whose end no cache has a node's end yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
         assert parent.children is not None
@@ -352,7 +352,7 @@ class LruCurve:
         return upper
 
     def _use(self, path: list[_Segment], root: _Segment, raw: bytes, whole: int, left_out: int) -> None:
-        """Make a prompt's pages the most recent, and add the new pages."""
+        """Make a prompt's pages the most recent, adding new pages."""
         number = self._number
         self._number = number + 1
         for segment in path:
@@ -378,7 +378,7 @@ class LruCurve:
         self._further.append(1)
 
     def _sweep(self) -> None:
-        """Forget the segments that no cache has any more."""
+        """Drop the segments that are in no cache any more."""
         passed = min(cache.at for cache in self._caches) - self._first
         if passed <= 0:
             return
@@ -399,7 +399,7 @@ class LruCurve:
         return _Counts([0] * (caches + 1), [0] * (caches + 1), [0] * caches, [0] * caches)
 
     def _count_ceiling(self, path: list[_Segment], left_out: int, counts: _Counts) -> None:
-        """Count the hits of a cache that never forgets, on the prompts that each capacity admits."""
+        """Count the hits of an unlimited cache, on the prompts that each capacity admits."""
         if not left_out and not any(it.fewest for it in path):
             counts.ceiling += path[-1].end if path else 0
             return
@@ -407,7 +407,7 @@ class LruCurve:
             counts.ceilings[cache] += max((it.end for it in path if it.fewest <= cache), default=0)
 
     def _hit_of_all(self, path: list[_Segment]) -> int | None:
-        """Return how many pages of a prompt each cache hits, or ``None`` if they do not all hit the same."""
+        """Return the number of pages of a prompt that every cache hits; ``None`` if the numbers differ."""
         if not path:
             return 0
         last = path[-1]
@@ -420,7 +420,7 @@ class LruCurve:
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill the caches that read a prompt; return the caches short of pages, with the missing number.
+        """Fill the caches that read a prompt; return the caches short of pages, with their missing pages.
 
         Also note where they have ends of nodes now.
         """
@@ -480,7 +480,7 @@ class LruCurve:
         cache.calls += 1
 
     def _next_used(self, begin: int) -> tuple[int, _Segment]:
-        """Return the next prompt with an end that was not used since, and the last segment of the prompt.
+        """Return the next prompt whose end was not used since, and the last segment of the prompt.
 
         ``begin``: where it is looked for, counted from `_first`. What was found is kept for the other caches:
         an end that was used again has its place in the order of recency elsewhere, and never here again.

@@ -63,7 +63,7 @@ class CurvePlan:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether requests are needed more than once, and in memory."""
+        """Tell whether requests are needed more than once and must stay in memory."""
         return self.belady or bool(self.eviction_policies)
 
     def replays(self, capacity: int | None, policies: tuple[str, ...] = ()) -> ReplayPlan:
@@ -109,5 +109,5 @@ class CurvePlan:
 
 
 def _is_kept(place: str) -> bool:
-    """Say whether a trace can be read again: a file or a folder, and no pipe."""
+    """Tell whether a trace can be read again: a file or a folder, and no pipe."""
     return os.path.isfile(place) or os.path.isdir(place)

@@ -1,4 +1,4 @@
-"""Carrying out curves: a pass over a trace for all capacities, and replays for what one pass cannot tell."""
+"""Curves computed: a pass over a trace for all capacities, and replays for what one pass cannot tell."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Curve:
 
 
 def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
-    """Count the hits of several capacities in one pass; after an interrupt, of the requests read until then.
+    """Count the hits of several capacities in one pass; after an interrupt, for the requests read so far.
 
     A trace is read twice if its capacities are to be chosen. Belady's rule and other policies need all of its
     requests, which are held in memory, and run for each point by itself, in ``jobs`` processes.
@@ -145,7 +145,7 @@ def _hold(plan: CurvePlan, show: Show, total: int) -> list[Request]:
 
 
 def _told(requests: Iterable[Request], tell: Callable[[int], None] | None) -> Iterator[Request]:
-    """Pass requests on, and say now and then how many there were."""
+    """Pass requests on, and report their number now and then."""
     done = 0
     for done, request in enumerate(requests, 1):
         yield request
@@ -156,7 +156,7 @@ def _told(requests: Iterable[Request], tell: Callable[[int], None] | None) -> It
 
 
 def _count_requests(plan: CurvePlan) -> int:
-    """Return how many requests there are at most, for a bar; 0 where only reading them would tell."""
+    """Return an upper bound of the requests, for a progress bar; 0 where only reading would tell."""
     if plan.is_named:
         return plan.requests or NAMED_REQUESTS
     path, lines = Path(plan.workload), 0
@@ -193,7 +193,7 @@ def _choose(plan: CurvePlan, extent: TraceExtent) -> list[int]:
 
 
 class _Pass:
-    """The caches of all capacities, and the facts to report of the requests read."""
+    """The caches of all capacities, and the facts about the requests read."""
 
     def __init__(self, plan: CurvePlan) -> None:
         self._plan = plan
@@ -211,7 +211,7 @@ class _Pass:
         return sorted({capacity // page_size * page_size for capacity in self._plan.capacities})
 
     def add(self, request: Request) -> None:
-        """Let every cache read a request; the first one says how long blocks are."""
+        """Let every cache read a request; the first one sets the block length."""
         if self._curve is None:
             self._extent_first = request.arrival_ms
             self._block_tokens = request.block_tokens
@@ -246,7 +246,7 @@ class _Pass:
         return SampledCurve(capacities, plan.page_size, block_tokens, rate=plan.sample, seed=plan.seed)
 
     def _make_of_states(self, block_tokens: int) -> dict[tuple[Keeping, int], StateCurve]:
-        """Return a curve for each kind of checkpoints, of the capacities that have room for a block."""
+        """Make a curve for each kind of checkpoints, from the capacities with room for a block."""
         largest = self.capacities[-1]
         for keeping, tokens in self._plan.checkpoints:
             if largest < tokens:
@@ -275,7 +275,7 @@ class _Pass:
     def document(
         self, ceilings: dict[int, float | None], policies: tuple[CurveOfPolicy, ...]
     ) -> CurveDocument:
-        """Return the record; times are the caller's to fill in."""
+        """Return the curve's document; the caller fills in the times."""
         plan, curve = self._plan, self._curve
         assert curve is not None
         groups: tuple[CurveGroup, ...] = ()
@@ -407,7 +407,7 @@ def _length_class(tokens: int) -> str:
 
 
 def _order_of(label: str) -> tuple[int, str]:
-    """Order lengths by length, and other names by name."""
+    """Return the sort key of a label: lengths by length, other names by name."""
     return (_LENGTH_NAMES.index(label) if label in _LENGTH_NAMES else 0), label
 
 
@@ -417,7 +417,7 @@ def _order_of(label: str) -> tuple[int, str]:
 def _replay(
     plan: CurvePlan, held: list[Request], capacities: Sequence[int], jobs: int, show: Show
 ) -> tuple[dict[int, float | None], tuple[CurveOfPolicy, ...], KeyboardInterrupt | None]:
-    """Find Belady's hit rates and replay other policies, at each capacity."""
+    """Compute Belady's hit rates and replay other policies, at each capacity."""
     from pymllm.replay.cells import Cell, Replayed
     from pymllm.replay.grid import carry_out
     from pymllm.replay.replays import settle

@@ -37,7 +37,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ReplayGrid:
-    """Every cache with every page size and capacity, of one run each, and a ceiling for each point.
+    """Every cache with every page size and capacity, with one run each, and a ceiling for each point.
 
     After an interrupt those that were done by then. ``kept`` of all were in a file before.
     """
@@ -71,19 +71,19 @@ class ReplayGrid:
 def replay(
     plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen, kept: KeptReplays | None = None
 ) -> Replayed | ReplayGrid:
-    """Replay plans that differ in sizes, in parallel processes; at a single point one cache after another."""
+    """Replay plans that differ in sizes, in parallel processes; a single point's caches run in turn."""
     return run_grid(plans, jobs, show, kept) if is_grid(plans) else run_plan(plans[0], show, kept=kept)
 
 
 def is_grid(plans: Sequence[ReplayPlan]) -> bool:
-    """Tell whether there are several sizes or policies, and so ceilings."""
+    """Tell whether plans have several sizes or policies, and therefore ceilings."""
     return len(plans) > 1 or len(plans[0].eviction_policies) > 1
 
 
 def run_grid(
     plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen, kept: KeptReplays | None = None
 ) -> ReplayGrid:
-    """Replay every plan with each of its caches; take results from ``kept`` where it has them.
+    """Replay every plan with each of its caches, reusing results that ``kept`` has.
 
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
     """
@@ -100,7 +100,7 @@ def run_grid(
 def run_shard(
     plans: Sequence[ReplayPlan], shard: Shard, jobs: int, kept: KeptReplays, show: Show = unseen
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Do the part of a shard, and keep its results in ``kept``; after an interrupt, the results until then.
+    """Play the cells of a shard, and keep their results in ``kept``; after an interrupt, those until then.
 
     Heavy tasks are dealt first, and each kind of them evenly. Caches at a single point are replayed one after
     another as by `run_plan`, so that their times compare.
@@ -135,12 +135,12 @@ def run_shard(
 
 
 def count_cells(plans: Sequence[ReplayPlan]) -> int:
-    """Count the runs and ceilings of plans that are settled."""
+    """Count the runs and ceilings of settled plans."""
     return sum(len(plan.columns) for plan in plans) + (len(plans) if is_grid(plans) else 0)
 
 
 def source_of(plans: Sequence[ReplayPlan]) -> str:
-    """Identify the source of runs and ceilings beside typed options: for a trace, the bytes of its file."""
+    """Return the source of runs and ceilings beside typed options: for a trace, the bytes of its file."""
     first = plans[0]
     digest = ""
     if not first.is_named:
@@ -213,7 +213,7 @@ def _play(cell: Cell) -> Result:
 
 
 def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
-    """Return the highest possible hit rates at one point of a grid."""
+    """Return the ceiling of hit rates at one point of a grid."""
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [

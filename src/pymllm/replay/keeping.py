@@ -1,4 +1,4 @@
-"""The places where a hybrid model keeps recurrent states, by name; nothing here loads torch or NumPy."""
+"""The places at which a hybrid model keeps recurrent states, by name; nothing here loads torch or NumPy."""
 
 from __future__ import annotations
 

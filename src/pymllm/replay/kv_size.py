@@ -1,4 +1,4 @@
-"""The bytes that the keys and values of a token take in a model.
+"""The bytes of a token's keys and values in a model.
 
 Counted are layers that keep something of every token. A layer with a sliding window or a recurrent state
 keeps as much of a long sequence as of a short one, and nothing of it is in these numbers.
@@ -23,7 +23,7 @@ _BITS_PER_BYTE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """The numbers that decide the size of a token's keys and values.
+    """The numbers that determine the size of a token's keys and values.
 
     - ``layers``: All layers of the model.
     - ``kv_heads``, ``head_dim``: Of a layer with keys and values of their own.
@@ -42,7 +42,7 @@ class KvShape:
 
     @property
     def counted_layers(self) -> int:
-        """Layers that keep something of every token."""
+        """Number of layers that keep keys and values of every token."""
         return self.layers // self.every
 
     def bytes_per_token(self, dtype: str, gpus: int = 1) -> float:
@@ -62,7 +62,7 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The memory that can be bought: so many bytes on each of 1, 2, 4 and so on up to ``gpus`` GPUs.
+    """The GPU memory available for purchase: so many bytes on each of 1, 2, 4 and so on up to ``gpus`` GPUs.
 
     - ``size``: Bytes of one GPU.
     - ``share``: The part of it that a server takes, by vLLM's default 0.9.
@@ -75,7 +75,7 @@ class GpuMemory:
     weights: int = 0
 
     def capacities(self, shape: KvShape, dtype: str) -> dict[int, int]:
-        """Return the slots in tokens that each number of GPUs has room for, with that number.
+        """Return the capacity in tokens of each number of GPUs.
 
         Numbers whose memory the weights fill are left out; `UsageError` where none is left.
         """
@@ -137,7 +137,7 @@ def find_shape(
     latent_dim: int | None = None,
     hybrid: int | None = None,
 ) -> KvShape:
-    """Return the model of a name, or a described model if the name is empty; refuse values that misfit."""
+    """Return the named model, or for an empty name the model of given values; refuse values that misfit."""
     described = {
         "layers": layers,
         "kv-heads": kv_heads,

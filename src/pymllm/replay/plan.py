@@ -44,7 +44,7 @@ EVICTION_POLICIES = tuple(dict.fromkeys((*POLICY_RANKS, *_OF_BLOCKS)))
 
 
 def knows_policy(cache: str, policy: str) -> bool:
-    """Tell whether a cache can evict by a policy."""
+    """Tell whether a cache supports an eviction policy."""
     if cache == _BLOCKS:
         return policy in _OF_BLOCKS
     return cache in _TREES and (policy in POLICY_RANKS or ":" in policy)
@@ -89,7 +89,7 @@ class ReplayPlan:
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:
-        """Each cache with each of the policies that it knows; ``None`` for one that knows none of them."""
+        """Each cache with each policy that it supports, or with ``None`` if it supports none of them."""
         found: list[tuple[str, str | None]] = []
         for cache in self.caches:
             known = [policy for policy in self.eviction_policies if knows_policy(cache, policy)]
@@ -103,7 +103,7 @@ class ReplayPlan:
 
     @property
     def has_states(self) -> bool:
-        """Tell whether any of the caches keeps states beside KV."""
+        """Tell whether any of the caches keeps recurrent states beside KV."""
         return any(cache in _CACHES_OF_STATES for cache in self.caches)
 
     @property
@@ -169,14 +169,14 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledPlan(ReplayPlan):
-    """A plan that was checked and lacks no size: what `pymllm.replay.replays.settle` makes of another."""
+    """A plan that was checked and has all sizes: what `pymllm.replay.replays.settle` makes of another."""
 
     capacity: int
     content_check: bool
 
 
 def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:
-    """Return a known name, or refuse an unknown name with the nearest match; ``what`` is the kind of name."""
+    """Return a known name, or refuse an unknown one with the nearest match; ``what`` is the kind of name."""
     known = sorted(names)
     if asked not in known:
         raise UsageError(

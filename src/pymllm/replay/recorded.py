@@ -1,4 +1,4 @@
-"""The trace that a plan names, opened; torch is not loaded for it."""
+"""Opening the trace of a plan, without loading torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pymllm.traces.text import find_tokenizer
 
 
 def open_recorded(plan: ReplayPlan) -> Trace:
-    """Open the trace that a plan names, as it says how it is to be read."""
+    """Open the trace that a plan names, with the plan's options of reading."""
     encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
     options = ReadOptions(
         plan.block_tokens, encode, plan.nested_times, plan.conversations, plan.turns, plan.lenient

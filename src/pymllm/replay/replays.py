@@ -1,4 +1,4 @@
-"""Carrying out a replay: requests, and one run per cache over them."""
+"""Replays carried out: requests, and one run per cache over them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def settle(plan: ReplayPlan) -> SettledPlan:
 def cells_of(
     plan: SettledPlan, requests: list[Request] | None, content: str, sources: Mapping[str, str]
 ) -> list[Cell]:
-    """Return a cell for each cache of a settled plan with each of its policies."""
+    """Return a cell for each cache and each policy of a settled plan."""
     return [
         Cell(
             replace(plan, caches=(cache,), eviction_policies=(policy,) if policy else ()),
@@ -103,7 +103,7 @@ def run_plan(
     requests: list[Request] | None = None,
     kept: KeptReplays | None = None,
 ) -> Replayed:
-    """Replay one workload through each cache of a plan in turn; take results from ``kept`` where it has them.
+    """Replay one workload through each cache of a plan in turn, reusing results that ``kept`` has.
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """
@@ -223,7 +223,7 @@ def _engine_config(
 
 
 def _longest_that_fits(requests: list[Request], slots: int) -> int:
-    """Return the columns that the row table needs: a request that is longer than the pool gets no row."""
+    """Return the columns of the row table: the tokens of the longest request that fits the pool."""
     lengths = (request.prompt_length + request.output_length for request in requests)
     # The last token of an output gets no slot (`pymllm.workloads.live_request`).
     return max((length for length in lengths if length - 1 <= slots), default=1)

@@ -1,4 +1,4 @@
-"""Curves of traces that are too long: of a sample of their blocks, with caches that are smaller by as much.
+"""Sampled curves, for traces that are too long: a share of their blocks, and smaller caches to match.
 
 A block is drawn by a hash of itself and of all blocks before it. So it is in the sample wherever it occurs,
 or nowhere. How often it is used again, and how much of the sample is used in between, is as in the whole
@@ -40,7 +40,7 @@ _Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SampledPoint:
-    """The counts of a serial replay at one capacity, as estimated from a sample.
+    """The counts of a serial replay at one capacity, estimated from a sample.
 
     Requests and prompt tokens are exact; the hit rate lies between ``low`` and ``high``, most likely.
     """
@@ -56,7 +56,7 @@ class SampledPoint:
 
 
 class SampledCurve:
-    """Estimates the hits of caches of several capacities, from a share of the blocks.
+    """An estimate of the hits of caches of several capacities, from a share of the blocks.
 
     ``rate``: that share, above 0 and at most 1. A capacity must leave a block of room to each of the `PARTS`.
     """
@@ -139,7 +139,7 @@ class SampledCurve:
 
 
 def least_capacity(rate: float, page_size: int, block_tokens: int) -> int:
-    """Return the least capacity of which each part of a sample gets a block of room."""
+    """Return the least capacity at which each part of a sample has room for a block."""
     return -int(-max(page_size, block_tokens) * PARTS // rate)
 
 
@@ -172,7 +172,7 @@ class TraceExtent:
         self._places: set[int] = set()
 
     def add(self, request: Request) -> None:
-        """Look at a request."""
+        """Count a request."""
         if not self.requests:
             self.block_tokens = request.block_tokens
         self.requests += 1
@@ -185,7 +185,7 @@ class TraceExtent:
 
     @property
     def footprint(self) -> int:
-        """Tokens of all different prefixes, to whole blocks; an estimate where there are very many."""
+        """Tokens of all different prefixes, in whole blocks; an estimate where there are very many."""
         return round(len(self._places) * (_RANGE / (self._limit + 1))) * self.block_tokens
 
     def choose_capacities(self, points: int, page_size: int) -> list[int]:
@@ -201,7 +201,7 @@ class TraceExtent:
 
 
 def hash_places(request: Request, seed: int = 0) -> _Hashes:
-    """Hash each block of a prompt with all before it and the namespace, the same on every machine."""
+    """Hash each block of a prompt with all blocks before it and the namespace, the same on every machine."""
     ids = np.asarray(request.block_ids, dtype=np.uint64)
     with np.errstate(over="ignore"):
         terms = _mix(ids + np.uint64(seed)) * _weights(1 << (max(1, ids.size) - 1).bit_length())[: ids.size]

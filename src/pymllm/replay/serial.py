@@ -1,4 +1,4 @@
-"""Serial replay: one request after another through cache and allocator, and nothing else.
+"""A serial replay: one request after another through cache and allocator, and nothing else.
 
 There is no decoding, no batch and no virtual time, so the times are those of the cache and the allocator
 alone, and two correct caches of one kind agree on every count. Counts of other trees may differ by what they
@@ -146,7 +146,7 @@ class _Times(CacheTimes):
 
 @dataclass(slots=True)
 class _Counts:
-    """The counts that a replay collects on its way."""
+    """The counts collected during a replay."""
 
     skipped: int = 0
     prompt_tokens: int = 0
@@ -243,7 +243,7 @@ class SerialReplay:
         return slots
 
     def _share(self, key: RadixKey, match: MatchResult, slots: torch.Tensor, times: _Times) -> None:
-        """Insert the whole pages, and give back the slots not adopted: duplicates and the tail."""
+        """Insert the whole pages, and free the slots that were not adopted: duplicates and the tail."""
         page_size = self._config.page_size
         aligned = len(key) // page_size * page_size
         value = torch.cat([match.indices, slots])[:aligned]

@@ -49,7 +49,7 @@ def prompt_of(request: Request, seed: int) -> np.ndarray:
 
 
 class Served(msgspec.Struct, frozen=True, tag="served", tag_field="op"):
-    """What became of a request. Times are seconds since the first one was sent, without pauses between runs.
+    """The result of a request. Times are seconds since the first one was sent, without pauses between runs.
 
     ``cached`` is what the server says that it hit; ``answer`` are ids, where the server tells them.
     ``refusal`` is what it said instead of an answer.
@@ -77,7 +77,7 @@ class ServedHead(msgspec.Struct, frozen=True, tag="pymllm.served", tag_field="sc
 
 @dataclass(slots=True)
 class _Told:
-    """What a stream has told so far."""
+    """The content of a stream so far."""
 
     cached: int | None = None
     produced: int = 0
@@ -178,7 +178,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class PlayPlan:
-    """How a trace is sent.
+    """The way in which a trace is sent.
 
     ``speed`` divides its times; ``None`` sends one request after another. At most ``most_running`` are under
     way; ``max_tokens`` bounds answers; after ``minutes`` no further request is sent.
@@ -201,7 +201,7 @@ def play(
     keep: Callable[[Served], None] = lambda it: None,
     show: Callable[[int], None] | None = None,
 ) -> Play:
-    """Send those requests that have no result yet, and return all results; ``keep`` takes each new one.
+    """Send the requests without a result, and return all results; ``keep`` takes each new one.
 
     A request that waits for others is sent once they have ended, its delay later. A server that fails ends
     the play, as does an interrupt, and what was answered until then is returned.
@@ -276,7 +276,7 @@ class _Clock:
 
     @property
     def next_at(self) -> float:
-        """When the next request is to be sent, as far as that is known."""
+        """The time at which the next request is to be sent, as far as it is known."""
         return self._due[0][0] if self._due else float("inf")
 
     def take(self, now: float) -> Request | None:
@@ -289,7 +289,7 @@ class _Clock:
         return self._requests[number]
 
     def end(self, served: Served) -> None:
-        """Take note of a request that ended."""
+        """Note that a request ended."""
         if self._is_serial:
             return
         for number in self._children.pop(served.request, ()):

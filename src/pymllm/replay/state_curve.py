@@ -31,7 +31,7 @@ class StatePoint:
 
 
 class StateCurve(LruCurve):
-    """The hits of caches of several capacities that keep recurrent states at some ends of pages.
+    """The hits of caches of several capacities that keep recurrent states at some page ends.
 
     ``page_size`` is the distance of two checkpoints in tokens. ``keeping`` says where a prompt leaves one.
     """
@@ -68,7 +68,7 @@ class StateCurve(LruCurve):
         namespace: str | int | None = None,
         label: str | None = None,
     ) -> None:
-        """Let every cache read a prompt (`LruCurve.read`), and note how many states each one has then."""
+        """Let every cache read a prompt (`LruCurve.read`), and note each one's number of states then."""
         super().read(raw, tokens, full_length, namespace, label)
         if self._keeping == "every":
             self._kept = [
@@ -78,7 +78,7 @@ class StateCurve(LruCurve):
         self._most_kept = list(map(max, self._most_kept, self._kept))
 
     def _hit_of_all(self, path: list[_Segment]) -> int | None:
-        """Return the pages that each cache hits if all have them, with a state at their end."""
+        """Return the pages that each cache hits if all of them do, with a state at the end."""
         hit = super()._hit_of_all(path)
         if not path or self._keeping == "every" or path[-1].states == self._everyone:
             return hit
@@ -87,7 +87,7 @@ class StateCurve(LruCurve):
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill the caches that read a prompt, and evict before its pages become the most recent."""
+        """Fill the caches that read a prompt, evicting before its pages become the most recent."""
         if self._keeping == "every":
             return self._fill_pages(path, whole, taken, left_out, counted)
         ends = [0, *(it.end for it in path)]
@@ -118,7 +118,7 @@ class StateCurve(LruCurve):
     def _fill_pages(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill the caches that keep a state behind each page, and so have any part of a segment."""
+        """Fill caches that keep a state after each page, and may therefore keep parts of segments."""
         short = []
         for cache in self._caches[left_out:]:
             hit = 0
@@ -135,7 +135,7 @@ class StateCurve(LruCurve):
         return short
 
     def _use(self, path: list[_Segment], root: _Segment, raw: bytes, whole: int, left_out: int) -> None:
-        """Make a prompt's pages the most recent, and keep a state behind its last whole page."""
+        """Make a prompt's pages the most recent, and keep a state after its last whole page."""
         super()._use(path, root, raw, whole, left_out)
         if whole and self._keeping != "every":
             self._keep(self._last[-1], self._everyone >> left_out << left_out)
@@ -152,7 +152,7 @@ class StateCurve(LruCurve):
         self._evict_around(cache, short, frozenset())
 
     def _evict_around(self, cache: _Cache, short: int, held: set[_Segment] | frozenset[_Segment]) -> None:
-        """Evict the least recent pages of a cache that are not held, until so many are free."""
+        """Evict the least recent pages of a cache that are not held, until enough are free."""
         at, segment, bit = cache.at, cache.segment, cache.bit
         gone = 0
         while True:
@@ -188,7 +188,7 @@ class StateCurve(LruCurve):
     def _may_stay(
         self, above: _Segment, cache: _Cache, at: int, held: set[_Segment] | frozenset[_Segment]
     ) -> bool:
-        """Say whether eviction may stop below a segment: a node's end, and no leaf without a state (M5)."""
+        """Tell whether eviction may stop below a segment: a node's end, and no leaf without a state (M5)."""
         if not above.ends & cache.bit:
             return False
         is_root = above.parent is above

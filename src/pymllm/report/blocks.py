@@ -21,7 +21,7 @@ PAGE, TERMINAL, VERBOSE, BRIEF = "page", "terminal", "verbose", "brief"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The content of one place of a table: a text with its unit, and its look."""
+    """The content of one table cell: a text with its unit, and its look."""
 
     text: str
     tone: str | None = None
@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def spark_points(self) -> str:
-        """Points of the curve for an SVG of 100 by 24."""
+        """The points of the curve, for an SVG of 100 by 24."""
         low, high = min(self.spark), max(self.spark)
         span, steps = (high - low) or 1.0, max(len(self.spark) - 1, 1)
         return " ".join(
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, of which the first one names the row; `make_table` makes them of things."""
+    """A table of rows, whose first cell names the row; `make_table` makes one from objects."""
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -73,7 +73,7 @@ class Table:
         )
 
     def seen_on(self, place: str) -> Table:
-        """Leave the columns of other places out, and in a terminal those in which nothing is known."""
+        """Drop the columns of other places, and in a terminal also empty columns."""
         is_seen = [column.only in ("", place) for column in self.columns]
         if place == TERMINAL and self.rows:
             told = (any(it.tone != QUIET for it in cells) for cells in zip(*self.rows, strict=True))
@@ -89,14 +89,14 @@ def number(name: str, of: Callable[[Any], Cell | str], only: str = "") -> Column
 def make_table(
     caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False, only: str = ""
 ) -> Table:
-    """List some things, a row each."""
+    """Make a table of some objects, a row each."""
     made = ([column.of(item) for column in columns] for item in items)
     rows = tuple(tuple(Cell(it) if isinstance(it, str) else it for it in row) for row in made)
     return Table(caption, tuple(columns), rows, folded, only)
 
 
 def or_quiet(value: Any, show: Callable[[Any], str] = str, missing: str = "not recorded") -> Cell:
-    """Make a cell of a value, or of the words that there is none."""
+    """Make a cell of a value, or of words for its absence."""
     return Cell(missing, QUIET) if value is None else Cell(show(value))
 
 
@@ -106,7 +106,7 @@ PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: Plotly's traces and layout."""
+    """One picture of a plot: Plotly's traces and layout."""
 
     traces: Sequence[dict[str, Any]]
     layout: dict[str, Any]
@@ -115,7 +115,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A view of a plot: one picture, or small ones beside each other."""
+    """One view of a plot, for the reader to choose: one picture, or small ones beside each other."""
 
     name: str
     panels: Sequence[Panel]
@@ -124,7 +124,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Pictures that Plotly draws, of which one choice is shown."""
+    """Pictures drawn by Plotly, of which one choice is shown."""
 
     kind: ClassVar[str] = "plot"
     id: str  # of the page's element
@@ -148,13 +148,13 @@ class Plot:
 
 
 def legend(*, above: bool = False) -> dict[str, Any]:
-    """Return the part of a layout that lists the lines above or below a picture."""
+    """Return the layout of a plot's legend, above or below the picture."""
     place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
     return {"showlegend": True, "legend": {"orientation": "h", **place}}
 
 
 def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, Any]:
-    """Return a logarithmic axis that shows all of some values, in their unit."""
+    """Return a logarithmic axis that covers some values, in their unit."""
     return {"type": "log", "title": {"text": title}, **log_ticks(values, unit)}
 
 
@@ -164,7 +164,7 @@ def scatter(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Leave the words out with which all of several names begin or end: they stand above all of them."""
+    """Shorten names by the words with which all of them begin or end: they stand above all of them."""
     words = [name.split(" ") for name in names]
     least = min(map(len, words), default=0)
     start = end = 0
@@ -188,7 +188,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A line of a card; code is written as it is."""
+    """A line of a card; code is shown unchanged."""
 
     name: str
     value: str
@@ -198,7 +198,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Something that deserves a look by itself, such as a violation with its program."""
+    """A card for a result to look at by itself, such as a violation with its program."""
 
     kind: ClassVar[str] = "card"
     id: str  # to which cells lead
@@ -212,18 +212,18 @@ class Card:
     note: str = ""  # on the program
 
     def seen_on(self, place: str) -> Card:
-        """Leave the facts of other places out."""
+        """Drop the facts of other places."""
         return replace(self, facts=[fact for fact in self.facts if fact.only in ("", place)])
 
     @property
     def contents(self) -> str:
-        """The file, whole."""
+        """The whole text of the file."""
         return "".join(f"{line}\n" for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number at the top of the page, which leads to its section."""
+    """A number at the top of the page that links to its section."""
 
     value: str
     name: str
@@ -235,7 +235,7 @@ Part = Block | Tile
 
 
 def seen_on(place: str, parts: Iterable[Part], *, verbose: bool = False) -> Iterator[Part]:
-    """Yield the parts, and columns of tables, that a place shows."""
+    """Yield the parts, and columns of tables, that a place shows, page or terminal."""
     places = ("", place, VERBOSE if verbose else BRIEF) if place == TERMINAL else ("", place)
     for part in parts:
         if isinstance(part, Table | Text) and part.only not in places:
@@ -245,7 +245,7 @@ def seen_on(place: str, parts: Iterable[Part], *, verbose: bool = False) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page; its tiles belong at the top of the page."""
+    """A section of the page; its tiles stand at the top of the page."""
 
     id: str
     title: str
@@ -256,6 +256,6 @@ class Section:
 
 
 def anchor_of(*words: str) -> str:
-    """Make words the id of an element: letters, digits and dashes, different words different ids."""
+    """Turn words into the id of an element: letters, digits and dashes, different words different ids."""
     text = "-".join(words)
     return "".join(c if c.isascii() and c.isalnum() else "-" if c in " -_/" else f"_{ord(c):x}" for c in text)

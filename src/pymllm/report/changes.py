@@ -79,7 +79,7 @@ class Facts:
             self.laws[subject, law] = verdict
 
     def find(self, subject: str, law: str | None, message: str) -> None:
-        """Note a broken law, which is a single finding under any message, or a problem."""
+        """Note a broken law, a single finding under any message, or a problem."""
         self.findings.setdefault((subject, law, "" if law else message), message)
         if law:
             self.laws[subject, law] = Verdict.VIOLATED
@@ -90,7 +90,7 @@ class Facts:
 
     @property
     def subjects(self) -> set[str]:
-        """The subjects with laws that were looked at."""
+        """The subjects whose laws were tested."""
         return {subject for subject, _ in self.laws}
 
     @property
@@ -115,7 +115,7 @@ def facts_of(run: Run) -> Facts:
 
 
 def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> DiffDocument:
-    """Set two runs of one kind beside each other; `UsageError` refuses those of two kinds."""
+    """Compare two runs of one kind; `UsageError` refuses runs of two kinds."""
     if before.kind != after.kind:
         raise UsageError(
             f"{before.source} is a run of {before.kind}, {after.source} of {after.kind}; two of one kind are "
@@ -193,7 +193,7 @@ def _change(before: Facts, after: Facts, name: str) -> FigureChange:
 
 
 def newest_changes(runs: Sequence[Run]) -> Iterator[tuple[DiffDocument, Run, Run]]:
-    """Compare the newest run of each implementation, figure and fault, by kind, with the last before it."""
+    """Compare the newest run of each implementation, figure and fault with the one before, by kind."""
     known = [(facts_of(run), run) for run in runs]
     for of_kind in grouped(known, lambda it: it[0].kind).values():
         seen: set[tuple[str, str]] = set()
@@ -207,12 +207,12 @@ def newest_changes(runs: Sequence[Run]) -> Iterator[tuple[DiffDocument, Run, Run
 
 
 def is_fixed(it: LawChange) -> bool:
-    """Tell whether a law that was violated holds; one that nothing tests any more is not fixed."""
+    """Tell whether a law that was violated holds; an untested law is not fixed."""
     return (it.before, it.after) == (Verdict.VIOLATED, Verdict.HOLDS)
 
 
 def word_of(it: LawChange) -> str:
-    """Name a change of a verdict: whatever nothing tests any more has become neither better nor worse."""
+    """Name the change of a verdict: whatever nothing tests any more has become neither better nor worse."""
     if is_fixed(it):
         return "fixed"
     if it.after is Verdict.VIOLATED:
@@ -224,7 +224,7 @@ def word_of(it: LawChange) -> str:
 
 @dataclass(slots=True)
 class Since:
-    """The run of a store that was the first to break a law, how many did since, and which brought it back."""
+    """The first run of a store that broke a law, the number of later ones, and any later relapse."""
 
     first: Run
     tested: int = 0
@@ -255,7 +255,7 @@ def _words_of(run: Run) -> str:
 
 
 def find_since(runs: Iterable[Run]) -> dict[tuple[str, str], Since]:
-    """Return since when each implementation breaks each law that it ever broke; runs are in order of time."""
+    """Return the run since which each implementation breaks each law; runs are in order of time."""
     found: dict[tuple[str, str], Since] = {}
     for run in runs:
         for key, verdict in facts_of(run).laws.items():

@@ -60,13 +60,13 @@ class CurveOfDevice(Struct, frozen=True):
 
 
 class WatchedDevice(Struct, frozen=True):
-    """Which device was watched."""
+    """The watched device."""
 
     name: str
 
 
 class NvmlOfTest(Struct, frozen=True):
-    """A test as NVML saw it."""
+    """A test's GPU memory, as NVML saw it."""
 
     device: WatchedDevice | None
     reason: str | None
@@ -77,7 +77,7 @@ class NvmlOfTest(Struct, frozen=True):
 
 
 class TorchOfTest(Struct, frozen=True):
-    """A test as torch's allocator saw it."""
+    """A test's GPU memory, as torch's allocator saw it."""
 
     allocated_peak: Reading
     reserved_peak: Reading
@@ -95,7 +95,7 @@ class GpuMemoryDocument(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The test, and the device where there are several."""
+        """The name of the test, with the device where there are several."""
         return self.test if self.index is None else f"{self.test} on cuda:{self.index}"
 
 
@@ -129,7 +129,7 @@ class GpuCase(Struct, frozen=True):
 
 
 class GpuMachine(Struct, frozen=True):
-    """Where GPU benchmarks ran."""
+    """The machine of GPU benchmarks."""
 
     device: str
     driver: str | None
@@ -139,7 +139,7 @@ class GpuMachine(Struct, frozen=True):
 
 
 class GpuBenchmarksDocument(Struct, frozen=True):
-    """Of ``benchmarks/bench_gpu_*.py``; ``benchmarks`` is the hash of their code."""
+    """The document of ``benchmarks/bench_gpu_*.py``; ``benchmarks`` is the hash of their code."""
 
     date: str
     commit: str | None
@@ -179,7 +179,7 @@ VERSION = 1
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read a document as the report shows it; a `ValueError` says why the report shows none of it.
+    """Read a document as the report shows it; a `ValueError` gives the reason for showing none.
 
     A run of a replay that contradicts itself is left out, and named as a violation (law E6).
     """
@@ -263,12 +263,12 @@ _LOWEST = -160  # a picosecond
 
 
 def is_benchmark_file(plain: Mapping[str, Any]) -> bool:
-    """Tell whether JSON is pytest-benchmark's."""
+    """Tell whether JSON data are pytest-benchmark's."""
     return isinstance(plain.get("benchmarks"), list) and isinstance(plain.get("machine_info"), dict)
 
 
 def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figure | Histogram, ...]]:
-    """Read a file of pytest-benchmark; `ValueError` where something is missing or of another type.
+    """Read a file of pytest-benchmark; `ValueError` where a field is missing or of another type.
 
     Of each benchmark there are the median with its quartiles, every number of its ``extra_info`` but the
     median, and a histogram where the file has samples; ``extra_info["code"]`` is its code's hash.
@@ -296,17 +296,17 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
 
 
 def time_of(text: str) -> str:
-    """Return a time with an offset, such as pytest-benchmark's, as that of a run, in UTC."""
+    """Convert a time with an offset, such as pytest-benchmark's, to the time of a run, in UTC."""
     return utc(datetime.fromisoformat(text))
 
 
 def utc(at: datetime) -> str:
-    """Write a time as that of a run, to the second."""
+    """Write a time like that of a run, to the second."""
     return at.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Read a machine from the facts that pytest-benchmark records and benchmarks/conftest.py adds."""
+    """Read a machine from facts by pytest-benchmark and benchmarks/conftest.py."""
     cpu = info.get("cpu") or {}
     is_told = "usable_cores" in info
     processor = info.get("processor") if is_told else cpu.get("brand_raw")
@@ -329,14 +329,14 @@ def machine_of_gpu(told: GpuMachine) -> Machine:
 
 
 def _gpu(told: str) -> Gpu:
-    """Read a GPU off a line such as "Some GPU, driver 580.1, graphics up to 1980 MHz"."""
+    """Parse a GPU from a line such as "Some GPU, driver 580.1, graphics up to 1980 MHz"."""
     found = re.fullmatch(r"(.*?)(?:, driver ([^,]+).*)?", told, re.DOTALL)
     assert found is not None  # it matches everything
     return Gpu(found[1], None, found[2])
 
 
 def _system(info: Mapping[str, Any]) -> str:
-    """Return system and architecture, which a platform has in its name: Linux-6.18-x86_64-with-glibc2.36."""
+    """Return system and architecture, parsed from a platform's name: Linux-6.18-x86_64-with-glibc2.36."""
     if "system" in info and "machine" in info:
         return f"{info['system']} {info['machine']}"
     platform = str(info.get("platform", "unknown"))
@@ -376,7 +376,7 @@ def unit_of(key: str) -> str:
 
 
 def better_of(key: str) -> str | None:
-    """Return which way a figure with a name such as ``p99_us`` is better; ``None`` where it is a fact."""
+    """Return the better direction of a figure such as ``p99_us``; ``None`` where it is a fact."""
     words = re.split(r"[_ ]", key.lower())
     if words[-1] == "rate" or "per" in words[1:]:
         return "bigger"
@@ -384,13 +384,13 @@ def better_of(key: str) -> str | None:
 
 
 def _words(key: str) -> str:
-    """Leave the unit out of a name: it stands beside the number."""
+    """Drop the unit from a name: it stands beside the number."""
     words = key.split("_")
     return " ".join(words[:-1] if len(words) > 1 and words[-1] in _TIMES else words)
 
 
 def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
-    """Count samples, in seconds, in buckets that grow by a tenth each, in microseconds."""
+    """Count samples, given in seconds, in buckets that grow by a tenth each, in microseconds."""
     counts = Counter(bucket_of(sample * 1e6) for sample in samples)
     places = range(min(counts), max(counts) + 1)
     ends = tuple(round(2 ** (place / BUCKETS_PER_DOUBLING), 6) for place in places)
@@ -398,7 +398,7 @@ def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
 
 
 def bucket_of(value: float) -> int:
-    """Return the place of the first bucket with an end not below a value; no time at all has the lowest."""
+    """Return the place of the first bucket whose end is not below a value; zero has the lowest."""
     if value <= 0:
         return _LOWEST
     return max(_LOWEST, math.ceil(math.log2(value) * BUCKETS_PER_DOUBLING - 1e-9))

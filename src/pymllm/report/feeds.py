@@ -23,7 +23,7 @@ from pymllm.report.trends import Trend, find_trends
 
 
 def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
-    """Sum the laws of all implementations up for shields.io's endpoint badge, by their newest searches."""
+    """Summarise the laws of all implementations for shields.io's endpoint badge, by their newest searches."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS)
@@ -39,7 +39,7 @@ def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
 
 
 def make_vectors_badge(runs: Sequence[Run]) -> str:
-    """Sum up how the vectors went on all implementations, likewise; known deviations are no failures."""
+    """Summarise the vectors on all implementations for a badge; known deviations are no failures."""
     documents = newest_vectors(runs)
     passed, wrong = sum(it.passed for it in documents), sum(it.unknown for it in documents)
     known = sum(it.failed for it in documents) - wrong
@@ -61,7 +61,7 @@ def _words(verdict: Verdict, count: int) -> str:
 
 
 def name_each(trends: Sequence[Trend]) -> Iterator[tuple[str, Trend]]:
-    """Give each trend its name, with machine and code behind it where several have the same."""
+    """Name each trend, adding machine and code where several have the same name."""
     names = Counter(trend.name for trend in trends)
     for trend in trends:
         yield (

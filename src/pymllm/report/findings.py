@@ -1,4 +1,4 @@
-"""Words for findings: a broken law, steps that were not done, and known deviations."""
+"""Texts for findings: a broken law, steps that were not done, and known deviations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TONES = {Verdict.VIOLATED: BAD, Verdict.UNKNOWN: UNKNOWN, Verdict.HOLDS: GOOD, V
 
 
 def verdict_cell(verdict: Verdict, words: str = "") -> Cell:
-    """Make a cell of a verdict with its sign, in other words where some are given."""
+    """Make a cell of a verdict with its sign, in given words or the verdict's own."""
     return Cell(f"{SIGNS[verdict]} {words or verdict.value}", TONES[verdict])
 
 
@@ -53,19 +53,19 @@ def seen_facts(message: str, expected: str | None, observed: str | None) -> Iter
 
 
 def config_words(config: Config) -> str:
-    """Write a configuration down."""
+    """Write a configuration as words."""
     return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
 
 
 def mistake_facts(mistakes: Iterable[str]) -> Iterator[Fact]:
-    """Name errors of this package, met while a smaller program was looked for."""
+    """Name errors of this package, met while a program was shrunk."""
     return (Fact("mistake", f"an error of pymllm itself: {mistake}") for mistake in mistakes)
 
 
 def run_facts(
     adapter: str, row: FailureRow, audit: int | None, *, is_rerun: bool = True, has_deviations: bool = False
 ) -> Iterator[Fact]:
-    """Say in which run of a campaign a failure was met, and yield the commands that show it again.
+    """Yield the run of a campaign in which a failure was met, and the commands that show it again.
 
     Where nobody knows how often the implementation was walked, the run cannot be repeated. What an engine
     does wrong, its operations do not show, run again: the acts in the file do, which `pymllm shrink` plays.
@@ -84,18 +84,18 @@ def run_facts(
 
 
 def audit_rate(audit: int) -> str:
-    """Write how often an implementation is walked, as ``--audit`` takes it."""
+    """Write the rate of walks through an implementation as ``--audit`` takes it."""
     return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def limit_words(it: LimitRow) -> str:
-    """Say how many steps of an operation were not done, for which reason, and where the first one stands."""
+    """Name the number of undone steps of an operation, the reason, and the place of the first."""
     where = "" if it.program is None else f" of a program on {config_words(it.config)}, which --json has"
     return f"{it.operation}: {undone_steps(it.not_done, it.done)} ({it.reason}); step {it.step}{where}"
 
 
 def undone_steps(not_done: int, done: int | None) -> str:
-    """Say how many steps were not done, of how many where that was counted."""
+    """Name the number of undone steps, and of all steps if counted."""
     steps = f"{count_of(not_done, 'step')} not done"
     if done is None:
         return steps
@@ -103,7 +103,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
-    """Say which known deviations were met, and which no longer show."""
+    """Yield the known deviations that were met, and those that no longer show."""
     shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
     if shown:
         yield Text(f"known     {', '.join(shown)}")

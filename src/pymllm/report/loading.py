@@ -1,4 +1,4 @@
-"""Finding runs in files and folders, whichever program wrote them, and reading each as a `Run`."""
+"""Runs found in files and folders, and each read as a `Run`, whichever program wrote it."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Run:
 
     @property
     def commit_words(self) -> str | None:
-        """The commit, short, and whether tracked files differed from it."""
+        """The commit, shortened, and whether tracked files differed from it."""
         return self.commit and f"{self.commit[:12]}{', modified' if self.modified else ''}"
 
     @property
     def hint(self) -> str:
-        """When and where."""
+        """The time and machine of the run."""
         return f"{show_time(self.time)} UTC, {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file of a folder that looks like a run, or is called so, and could not be read."""
+    """A file of a folder that looks like a run, or is named like one, and could not be read."""
 
     source: str
     reason: str
@@ -104,7 +104,7 @@ def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
 
 
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
-    """Return items grouped by their common key, in the order in which they come."""
+    """Return items grouped by a common key, in their order."""
     groups: dict[_Key, list[_Made]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -112,7 +112,7 @@ def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, 
 
 
 def load_runs(paths: Iterable[Path]) -> LoadedRuns:
-    """Read every run in some files, which must be runs, and folders, which are searched to their bottom.
+    """Read every run in some files, which must be runs, and folders, which are searched recursively.
 
     No link that leads out of a folder is followed. `TraceError` where a file that was named is no run, or a
     folder has none; `OSError` where one that was named cannot be read.
@@ -148,7 +148,7 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
 
 
 def _files_of(path: Path) -> Iterator[Path | Skipped]:
-    """Yield the files that are runs, and the files to skip: a link out of the folder is never opened."""
+    """Yield the run files, and the files to skip: a link out of the folder is never opened."""
     if not path.is_dir():
         if path.exists() and not path.is_file():  # who opens a pipe waits for its writer
             raise TraceError(str(path), None, "is no regular file, and only those are read; copy it into one")
@@ -193,7 +193,7 @@ def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
 
 
 def is_run_or_program(path: Path) -> bool:
-    """Tell whether a file is one that a report is made of, or a program: nothing to write over."""
+    """Tell whether a file is part of a report's input, or a program: nothing to write over."""
     try:
         with open_regular(os.path.realpath(path)) as opened:
             begin = opened.read(_SNIFFED).lstrip()
@@ -203,7 +203,7 @@ def is_run_or_program(path: Path) -> bool:
 
 
 def _looks_like_a_run(file: str) -> bool:
-    """Tell by the beginning of a file of a folder: anything may lie in one."""
+    """Tell from the first bytes of a file whether it is a run: anything may lie in one."""
     try:
         with open_regular(file) as opened:
             return _RUN.search(opened.read(_SNIFFED)) is not None
@@ -291,7 +291,7 @@ def _of_records(path: Path, identity: str, header: RunHeader, records: Sequence[
 
 
 def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
-    """Make a run of documents alone, of which few say when or where they were made."""
+    """Make a run of documents alone, few of which name their time or machine."""
     if not all(isinstance(plain, dict) for plain in plains):
         raise ValueError("each line must be an object")
     documents = tuple(read_document(plain) for plain in plains)
@@ -318,7 +318,7 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
 
 
 def _beside_programs(path: Path, text: str, kind: str, documents: tuple[AnyDocument, ...]) -> Run:
-    """Make a run of a file alone, with the programs beside it that its documents name."""
+    """Make a run of a single file, with the programs beside it that its documents name."""
     programs = read_programs((name for it in documents for name in files_of(it)), path.parent)
     return Run(
         str(path),

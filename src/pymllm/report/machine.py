@@ -1,4 +1,4 @@
-"""Which machine this is, which commit is measured, and by which code."""
+"""The description of this machine, and of the measured code and its commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.report.records import Gpu, Machine, make_machine
 
 
 def look_at_this_machine() -> Machine:
-    """Describe this machine; ``PYMLLM_MACHINE`` gives a name where the make does not tell machines apart.
+    """Describe this machine; ``PYMLLM_MACHINE`` names it where the hardware does not tell machines apart.
 
     GPUs are those that NVML tells of, whether torch sees them or not. Cost: NVML is opened, tens of
     milliseconds; no CUDA.
@@ -86,7 +86,7 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
 
 
 def hash_of_code(files: Iterable[Path]) -> str:
-    """Return a hash of the code that measures: an edited benchmark is never compared with its past.
+    """Return a hash of the measuring code: an edited benchmark is never compared with its past.
 
     The files are the benchmark's own and those of its helpers, in any order; where they lie does not count.
     """

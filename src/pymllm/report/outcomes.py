@@ -1,4 +1,4 @@
-"""The outcome of results of one kind beside their section: a headline, tables, test cases, metrics."""
+"""The outcomes of results of one kind, for feeds: a headline, tables, test cases, metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of the results of one kind; an empty one where there are none.
+    """The outcome of the results of one kind, empty if there are none.
 
     The headline has what is ``bad``, then what is ``unknown``; else what is ``good`` of the first kind that
     has something. ``short`` follows, and makes good results unknown.
@@ -48,5 +48,5 @@ class Outcome:
 
 
 def counted(count: int, one: str, several: str) -> Sequence[str]:
-    """Return the words of a count, or nothing of none."""
+    """Write a count with its noun, or nothing for zero."""
     return [count_of(count, one, several)] if count else []

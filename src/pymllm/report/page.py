@@ -1,4 +1,4 @@
-"""One static page out of runs: everything in it, nothing loaded from anywhere."""
+"""A static page made from runs: everything in it, nothing loaded from anywhere."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class _Cell(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """A run of cached pages that nothing divides."""
+    """A row of cached pages without a division."""
 
     text: str
     tone: str
@@ -109,7 +109,7 @@ class _Row:
 
 
 def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
-    """Draw a program with recorded outcomes as SVG, in the colours of the page or of the reader.
+    """Draw a program with recorded outcomes as SVG, in the page's colours or the reader's.
 
     At most `MOST_STEPS` are drawn, the last ones. ``violation`` is what the last step broke, where its
     outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
@@ -135,7 +135,7 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
 
 
 def picture_of(lines: Sequence[str]) -> str:
-    """Draw the program of a file; nothing where it has more than `MOST_LINES`, or is none after all."""
+    """Draw the program of a file; nothing for more than `MOST_LINES`, or for a file that is no program."""
     if not 0 < len(lines) <= MOST_LINES:
         return ""
     try:
@@ -148,7 +148,7 @@ def picture_of(lines: Sequence[str]) -> str:
 
 
 def _cells_of(model: KindModel) -> Iterator[_Cell]:
-    """Yield a cell with the owner for each slot of the pool, page of an allocator, block or row."""
+    """Yield a cell with its owner for each slot of the pool, page of an allocator, block or row."""
     if isinstance(model, CacheModel):
         yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):
@@ -211,7 +211,7 @@ def _tree_of(model: KindModel, freed: Collection[int] = frozenset()) -> list[_No
 
 
 def _seen_tree(model: KindModel, outcome: Outcome) -> tuple[str, list[_Node]] | None:
-    """Return the tree after a violation as far as its outcome shows it, and where that is known from."""
+    """Return the tree after a violation, as far as its outcome shows it, and the source of that knowledge."""
     if isinstance(outcome.result, Inspected):
         return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
     freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
@@ -236,7 +236,7 @@ def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
-    """Join pages to one node as long as nothing ends, branches or differs between them."""
+    """Join pages into one node up to the first end, branch or difference."""
     last, slots = start, list(model.pages[start].slots)
     while len(below.get(last, ())) == 1 and (states is None or last not in states):
         (after,) = below[last]
@@ -262,7 +262,7 @@ def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[P
 
 
 def _tell(record: Any) -> str:
-    """Write an operation or an answer in few letters: what is as usual is left out."""
+    """Write an operation or an answer as a short text: what is as usual is left out."""
     words = []
     for it in msgspec.structs.fields(record):
         value = getattr(record, it.name)
@@ -294,7 +294,7 @@ def _tokens(tokens: tuple[Any, ...]) -> str:
 
 
 def _runs(numbers: Any) -> str:
-    """Write numbers down, consecutive numbers as a range."""
+    """Write numbers as text, consecutive numbers as a range."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -361,7 +361,7 @@ class _Drawing:
         self.text(text, x, self.y, tone)
 
     def text(self, text: str, x: float, y: float, tone: str = "", room: float = WIDTH) -> None:
-        """Write a text at a place; cut a text that does not fit, and show more of it as a hint."""
+        """Write a text at a place, cut to fit, with more of it as a hint."""
         letters = int((min(room, WIDTH) - 8) / _LETTER) if "code" in tone else 150
         shown = text if len(text) <= letters else text[: max(letters - 1, 1)] + "…"
         hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
@@ -370,7 +370,7 @@ class _Drawing:
     def rect(
         self, tone: str, x: int, y: int, width: int, height: int, *, round: int = 0, hint: str = ""
     ) -> None:
-        """Draw a rectangle, with a hint that is shown on pointing at the rectangle."""
+        """Draw a rectangle, with a hint to show on hovering."""
         told = f"<title>{escape(cut(hint, _HINT))}</title>" if hint else ""
         size = f'x="{x}" y="{y}" width="{width}" height="{height}"' + (f' rx="{round}"' if round else "")
         self.parts.append(f'<rect class="{tone}" {size}>{told}</rect>')
@@ -451,7 +451,7 @@ class _Drawing:
             self.line("The tree after the violation is not known: the outcome does not show it.", "pp-soft")
 
     def node(self, node: _Node, x: int, room: int) -> None:
-        """Draw a node, and below and to the right of it its children."""
+        """Draw a node, with its children below and to the right."""
         self.y += _LINE + 6
         top, width = self.y - 14, min(room, int(len(node.text) * _LETTER) + 26)
         self.rect("pp-line", x, top, width, 20, round=5)

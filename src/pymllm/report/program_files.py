@@ -33,7 +33,7 @@ class FoundPrograms:
 
 
 class _LeftOutError(Exception):
-    """Why a program is not read."""
+    """The reason why a program is not read."""
 
 
 def files_of(document: AnyDocument) -> list[str]:
@@ -47,7 +47,7 @@ def files_of(document: AnyDocument) -> list[str]:
 
 
 def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
-    """Read programs by the names that documents have for them, as far as they lie in folders of their run.
+    """Read the programs that documents name, as far as they lie in the folders of their run.
 
     A name is looked for from these folders, in them, and from the working folder. What does not lie in one of
     them, or leads out of it by a link, is never opened.
@@ -72,7 +72,7 @@ def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file that is one, without a link at its end: a device may have no end, a pipe no writer."""
+    """Open a regular file, following no link at its end: a device may have no end, a pipe no writer."""
     if stat.S_ISREG(os.stat(path).st_mode):  # to open a device may be to do something
         file = open(os.open(path, _CAREFULLY), "rb")  # noqa: SIM115  # the caller closes it
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # still
@@ -82,7 +82,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def _find(name: str, roots: list[str], named: list[str]) -> str:
-    """Return the path of a program without a link in it; ``named`` are the roots as they are known, too."""
+    """Return the path of a program without links; ``named`` are the roots under their known names, too."""
     reason = "is not in the folder of the run"
     inside = [os.path.join(root, name) for root in roots]
     beside = [os.path.join(root, os.path.basename(name)) for root in roots]

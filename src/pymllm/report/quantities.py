@@ -1,4 +1,4 @@
-"""Numbers with their units, as people read them."""
+"""Numbers with their units, in readable form."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _BYTE_TICKS = 10
 
 
 def count_of(number: int, one: str, several: str = "") -> str:
-    """Write how many there are of something, in the singular for one."""
+    """Write a count with its noun, singular for one."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def kept_words(kept: int) -> str:
-    """Say how many results are an earlier run's, or nothing."""
+    """Write the number of results kept from an earlier run; empty for none."""
     return f", and {count_of(kept, 'result')} kept from an earlier run" if kept else ""
 
 
@@ -49,7 +49,7 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
 
 
 def _unit_for(value: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:
-    """Return the largest unit of which a number is one or more, or the smallest."""
+    """Return the largest unit of which a number is at least one, or the smallest."""
     for name, size in units:
         # What rounds up to one of a unit is one of that unit: 999.96 ms would read as 1,000 ms.
         if abs(value) >= size * (1 - 0.5 * 10**-_DIGITS):
@@ -58,7 +58,7 @@ def _unit_for(value: float, units: tuple[tuple[str, float], ...]) -> tuple[str, 
 
 
 def show_count(value: float) -> str:
-    """Write a number with commas, to three digits where it has a fraction."""
+    """Write a number with commas, and with three digits where it has a fraction."""
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= _GROUPED:
@@ -74,7 +74,7 @@ def show_share(value: float) -> str:
 
 
 def show_time(time: str) -> str:
-    """Write a time of a run, which is UTC, to the second: "2026-11-21 15:03:11"."""
+    """Write the UTC time of a run, to the second: "2026-11-21 15:03:11"."""
     return time.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
@@ -85,7 +85,7 @@ def show_duration(seconds: float) -> str:
 
 
 def machine_name(machine: Machine | None) -> str:
-    """Name a machine in a few words."""
+    """Describe a machine in a few words."""
     if machine is None:
         return "machine not recorded"
     gpus = "".join(f", {gpu.name}" for gpu in machine.gpus[:1])
@@ -93,7 +93,7 @@ def machine_name(machine: Machine | None) -> str:
 
 
 def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return the factor for the numbers of an axis, and the unit of the numbers then."""
+    """Return the factor to scale an axis by, and the unit after scaling."""
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"
@@ -107,7 +107,7 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
 
 
 def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
-    """Return places and texts of a logarithmic axis: 1, 2 and 5 of each power of ten, or only ones.
+    """Return a logarithmic axis's ticks, as places and texts: 1, 2 and 5 of each power of ten, or only ones.
 
     Of bytes they are powers of two, every so many that about ten are left.
     """

@@ -1,4 +1,4 @@
-"""A run as it is kept: a header, and records of what was found.
+"""The records of a kept run: a header, and records of what was found.
 
 They are checked as they are made, need the standard library alone, and are lines of JSON in a store
 (`pymllm.report.store`).
@@ -35,7 +35,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a run took place; figures are compared only between runs of one fingerprint."""
+    """The machine of a run; figures are compared only between runs of one fingerprint."""
 
     fingerprint: str  # as `make_machine` computes it
     processor: str
@@ -68,7 +68,7 @@ def make_machine(
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """The header of a run; without a machine, no other run is compared with it."""
+    """The header of a run; a run without a machine is compared with no other."""
 
     kind: str  # what made it: the name of a command, "benchmark", "gpu-memory", or another word in lower case
     time: str  # when it ended, in UTC
@@ -102,7 +102,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, or why there is none, under the same name in every run that measures the same."""
+    """One number, or the reason for its absence, under the same name in every run that measures it."""
 
     name: str
     value: Number | None
@@ -125,7 +125,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Numbers over another quantity, such as memory over time, and the decision about them."""
+    """Numbers over another quantity, such as memory over time, with a verdict on them."""
 
     name: str
     unit: str  # of y
@@ -145,7 +145,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The count of measurements in each bucket, which includes its end and not the end before."""
+    """The number of measurements in each bucket, which includes its end but not its beginning."""
 
     name: str
     unit: str  # of the ends, such as "us"

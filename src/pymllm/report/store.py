@@ -1,4 +1,4 @@
-"""The store: a folder with one file for each run, which copying merges.
+"""The store of runs: a folder with one file for each run, which copying merges.
 
 ::
 
@@ -49,7 +49,7 @@ def make_header(
     code: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> RunHeader:
-    """Make the header of a run that ends now, on this machine; ``command`` is the words that were typed.
+    """Make the header of a run that ends now, on this machine; ``command`` is the typed command line.
 
     Cost: git is asked twice, NVML is opened, and the package's source is read: about a tenth of a second.
     """
@@ -68,7 +68,7 @@ def make_header(
 
 
 def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Path:
-    """Keep a run in a store, which is made if there is none, and return its file.
+    """Write a run into a store, made where it is missing, and return the run's file.
 
     Kind, time and contents name it. `ValueError` where there is no record, or one with what is no number of
     JSON; `OSError` where the file cannot be written: then there is none, not a part of one.
@@ -95,7 +95,7 @@ def dump_record(record: Record) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a record as JSON has it; fields that have their default are left out."""
+    """Return a record as plain data for JSON; fields that have their default are left out."""
     if is_dataclass(value):
         found = ((it, getattr(value, it.name)) for it in fields(value))
         return {it.name: _plain(held) for it, held in found if held != _default_of(it)}
@@ -111,7 +111,7 @@ def _default_of(field: Field[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run that was read; two files with the same ``identity``, a digest of the lines, are copies of one."""
+    """A stored run; two files with the same ``identity``, a digest of the lines, are copies."""
 
     header: RunHeader
     records: tuple[Record, ...]
@@ -120,7 +120,7 @@ class StoredRun:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a file of a store; `TraceError` names the line that is none of a run, and says why."""
+    """Read a file of a store; `TraceError` names the line that does not fit, and the reason."""
     text = read_text_file(path, errors="replace")
     lines = text.rstrip("\n").split("\n")
     if lines == [""]:
@@ -140,7 +140,7 @@ def _identity(lines: Iterable[str]) -> str:
 
 
 def read_header(line: str) -> RunHeader:
-    """Read the first line of a run; `ValueError` where it is none, or of another version of the format."""
+    """Read the first line of a run; `ValueError` where it is no header, or of another format version."""
     plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a run begins with an object, its header")
@@ -151,7 +151,7 @@ def read_header(line: str) -> RunHeader:
 
 
 def read_record(line: str) -> Record | None:
-    """Read a line behind the first one; ``None`` for a kind that is not known, `ValueError` for no record."""
+    """Read a line after the first one; ``None`` for an unknown kind, `ValueError` where it is no record."""
     plain = read_json(line)
     if not isinstance(plain, dict) or not isinstance(plain.get("record"), str):
         raise ValueError("a line behind the header is an object that names its kind in 'record'")
@@ -160,7 +160,7 @@ def read_record(line: str) -> Record | None:
 
 
 def read_as(kind: type[_Made], plain: Any, where: str) -> _Made:
-    """Read plain data as a record, without the fields that this version does not know.
+    """Read plain data as a record, without fields unknown to this version.
 
     `ValueError` where something is missing or of another type: where, what it is and what it must be.
     """

@@ -1,4 +1,4 @@
-"""Results of runs as Markdown: for the summary of a CI job, or a comment on a pull request."""
+"""A summary of runs as Markdown: for the summary of a CI job, or a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_summary(runs: Sequence[Run]) -> str:
 
 
 def headline(outcomes: Sequence[Outcome]) -> tuple[str, str | None]:
-    """Sum up the newest runs in a line, with its tone; ``None`` if no run has a judgement."""
+    """Summarise the newest runs in a line, with its tone; ``None`` if no run has a verdict."""
     bad = [words for it in outcomes for words in it.bad]
     unknown = [it.unknown for it in outcomes if it.unknown]
     short = "".join(f"; {it.short}" for it in outcomes if it.short)
@@ -41,7 +41,7 @@ def headline(outcomes: Sequence[Outcome]) -> tuple[str, str | None]:
 
 
 def _draw(part: Part) -> Iterator[str]:
-    """Draw a table as Markdown, or nothing of one without rows: a summary has no other parts."""
+    """Draw a table as Markdown, or nothing for one without rows: a summary has no other parts."""
     if not isinstance(part, Table) or not part.rows:
         return
     lines = [f"| {' | '.join(column.name for column in part.columns)} |", f"|{' --- |' * len(part.columns)}"]
@@ -53,7 +53,7 @@ def _draw(part: Part) -> Iterator[str]:
 
 
 def _cell(column: Column, text: str) -> str:
-    """Write plain words and numbers as they are where a column has such, and any other text as code."""
+    """Write plain words and numbers unchanged where a column has such, and any other text as code."""
     if not text or ((column.is_number or column.is_word) and _WORDS.fullmatch(text)):
         return text
     words = escaped(" ".join(cut(text, 300).split()))

@@ -23,14 +23,14 @@ from pymllm.text_file import escaped
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A figure of one run, which has a value."""
+    """A figure of one run, with a value."""
 
     run: Run
     figure: Figure
 
     @property
     def value(self) -> float:
-        """The number; points without one are on no line."""
+        """The value of the figure."""
         assert self.figure.value is not None
         return self.figure.value
 
@@ -65,7 +65,7 @@ def change(before: Point, after: Point) -> float | None:
 
 
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
-    """Put the figures of all runs, in order of time, on lines; without a machine it is compared with none."""
+    """Arrange the figures of all runs, in order of time, into trends; without a machine, each is alone."""
     figures = ((run, (*run.figures, *chain(*map(figures_of, run.documents)))) for run in runs)
     points = (Point(run, it) for run, found in figures for it in found if it.value is not None)
     return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
@@ -86,7 +86,7 @@ def _trend(points: Sequence[Point]) -> Trend:
 
 
 def figures_of(document: AnyDocument) -> Iterator[Figure]:
-    """Return the numbers of a document that are worth following over time."""
+    """Return the numbers of a document to follow over time."""
     match document:
         case VerifyDocument():
             yield from _verify_figures(document)
@@ -177,7 +177,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
 
 
 def make_text(runs: Sequence[Run], name: str) -> str:
-    """Lay out the figures with a text in their name, a paragraph for each line; or name existing figures."""
+    """Write the trends whose name contains a text, a paragraph each; or name existing figures."""
     trends = find_trends(runs)
     chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
     if not chosen:

@@ -92,7 +92,7 @@ def _check(it: Deviation) -> None:
 
 
 def _required(text: str) -> Requirement | tuple[Checkout, str]:
-    """Return a package with versions, or a checkout with a commit."""
+    """Return the required package with its versions, or the checkout with its commit."""
     project, at, commit = text.partition("@")
     if at:
         known = {it.checkout.project: it.checkout for it in adapters() if it.checkout is not None}
@@ -115,7 +115,7 @@ def _required(text: str) -> Requirement | tuple[Checkout, str]:
 
 
 def is_of_version(deviation: Deviation) -> bool:
-    """Tell whether the installed or checked-out version has a deviation; an absent package has none."""
+    """Tell whether a deviation applies to the version installed or checked out; an absent one has none."""
     if not deviation.versions:
         return True
     required = _required(deviation.versions)
@@ -131,7 +131,7 @@ def is_of_version(deviation: Deviation) -> bool:
 def tell_deviations(
     deviations: Sequence[Deviation], met: Mapping[str, tuple[Collection[str], Counter[str]]]
 ) -> tuple[DeviationRow, ...]:
-    """Say what became of each deviation.
+    """Return the status of each deviation.
 
     ``met``: by adapter that was searched, the laws that apply to it, and programs by a deviation's name.
     """
@@ -156,7 +156,7 @@ _RAISED = re.compile(r"message=(['\"])(.*?) ?(?:\(line \d+ of .*)?\1")
 
 
 def _said(found: ViolationRow) -> str:
-    """Return what another program says that shows the same: an error's text, or what was looked at.
+    """Return the other answer that shows the same violation: an error's text, or what was looked at.
 
     Of that the longest part without a number, since those are of one program.
     """
@@ -166,7 +166,7 @@ def _said(found: ViolationRow) -> str:
 
 
 def begin_deviations(adapters: Iterable[AdapterRow], taken: Iterable[str] = ()) -> Iterator[str]:
-    """Write a table for each violation, to be looked at; ``taken`` names are not used again."""
+    """Write a table for each violation, to be edited by hand; ``taken`` names are not used again."""
     names = set(taken)
     for adapter in adapters:
         for found in adapter.violations:

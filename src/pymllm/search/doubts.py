@@ -1,4 +1,4 @@
-"""Doubts whether a violation is the adapter's: noted where a mistake of the adapter or of the cache fits.
+"""Doubts whether a violation is the adapter's mistake, and not the implementation's.
 
 What only an adapter can have done is its fault, and told before anything is judged
 (`pymllm.machines.rehearsal`). What a bug of the cache explains as well is a violation, and here are the
@@ -27,7 +27,7 @@ _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
 
 
 def find_doubt(history: History, violation: InvariantViolation, broken: Collection[str] = ()) -> str:
-    """Say which mistake of the adapter would look the same; nothing where none is known, or it is ours.
+    """Name the adapter's mistake that would look like a violation; empty if none is known, or it is ours.
 
     Parameters
     ----------
@@ -72,18 +72,18 @@ class _Seen:
 
     @property
     def told(self) -> int:
-        """How many slots went back by an effect."""
+        """The number of slots that effects say were freed."""
         return sum(len(effect.slots) for effect in self.outcome.effects if effect.call == "free")
 
     @property
     def is_told_twice(self) -> bool:
-        """Whether a slot was told of twice in one call, and went back once, as far as sizes tell."""
+        """Whether effects name a slot twice, though it was freed once, as far as sizes show."""
         slots = {slot for effect in self.outcome.effects if effect.call == "free" for slot in effect.slots}
         return self.told > len(slots) and self.rise in (None, len(slots))
 
     @property
     def rise(self) -> int | None:
-        """How many slots more are free than before, where sizes tell."""
+        """The increase in free slots over the step before, if sizes show it."""
         steps, header = self.history.steps, self.history.header
         earlier = steps[-2].outcome if len(steps) > 1 else None
         before = earlier.sizes.get("available_size") if earlier else None
@@ -94,21 +94,21 @@ class _Seen:
 
     @property
     def surplus(self) -> int:
-        """How much more there was than the law demands; 0 where these are no numbers."""
+        """The difference between the observed and the required number; 0 where these are no numbers."""
         with suppress(TypeError, ValueError):
             return int(self.violation.observed or "") - int((self.violation.expected or "").lstrip(">= "))
         return 0
 
     @property
     def is_of_half_pages(self) -> bool:
-        """Whether a size is of no whole pages."""
+        """Whether a size is not a multiple of the page."""
         with suppress(TypeError, ValueError):
             return self.page > 1 and int(self.violation.observed or "") % self.page > 0
         return False
 
     @property
     def tell(self) -> str:
-        """The way in which an adapter of this form tells of slots that go back."""
+        """The way in which an adapter of this form reports freed slots."""
         if self.history.header.adapter.startswith(PREFIX):
             return "add an effect free with the slots"
         return 'call self.gave_back(slots) there, or let self.calls.watch(pool, "free") see it'
@@ -124,7 +124,7 @@ _WHOLE_FREE = (
 
 
 def _of_parts(seen: _Seen) -> str:
-    """Take what came of a part of a page for that of a class which is to be asked for whole pages."""
+    """Explain wrong results for a part of a page: the class takes whole pages only."""
     operation, result, page = seen.operation, seen.outcome.result, seen.page
     if page < 2 or seen.law not in ("A2", "A3"):
         return ""
@@ -153,7 +153,7 @@ def _names_a_part(seen: _Seen) -> bool:
 
 # -- what an operation raised --------------------------------------------------------------------------------
 def _of_errors(seen: _Seen) -> str:
-    """Take an error for that of a call with something else, or with another name."""
+    """Explain an error: the class raises another error, or the adapter passes wrong arguments."""
     operation, result = seen.operation, seen.outcome.result
     if not isinstance(result, out.Failed):
         return ""
@@ -175,7 +175,7 @@ def _of_errors(seen: _Seen) -> str:
 
 
 def _of_raised(seen: _Seen) -> str:
-    """Take an error that came out of a legal call for one of the adapter's own, or of a wrong call."""
+    """Explain an error from a legal call: the adapter raises it, or calls the class wrongly."""
     result = seen.outcome.result
     if not isinstance(result, out.Failed) or (seen.violation.expected or "").endswith("Error"):
         return ""
@@ -186,7 +186,7 @@ def _of_raised(seen: _Seen) -> str:
 
 # -- allocations ---------------------------------------------------------------------------------------------
 def _of_first_slots(seen: _Seen) -> str:
-    """Explain slots that no caller may get with a class that counts its slots otherwise."""
+    """Explain slots that no caller may get: the class numbers its slots otherwise."""
     if seen.law != "A1":
         return ""
     result = seen.outcome.result
@@ -203,7 +203,7 @@ def _no_such_page(page: int) -> str:
 
 
 def _of_allocations(seen: _Seen) -> str:
-    """Take an answer to an allocation for the class's way to say that there is no room."""
+    """Explain an allocation's wrong answer: the class has its own way to say that there is no room."""
     operation, result = seen.operation, seen.outcome.result
     if not isinstance(operation, ops.Alloc | ops.AllocBlocks):
         return ""
@@ -225,7 +225,7 @@ def _of_allocations(seen: _Seen) -> str:
 
 
 def _of_frees(seen: _Seen) -> str:
-    """Take more or less than was freed for slots that were passed on as pages, or not at all."""
+    """Explain too many or too few freed slots: the adapter passed slots on as pages, or not at all."""
     operation = seen.operation
     if seen.law != "A2" or not isinstance(operation, ops.Free) or seen.looked != "available_size":
         return ""
@@ -238,7 +238,7 @@ def _of_frees(seen: _Seen) -> str:
 
 # -- what goes back ------------------------------------------------------------------------------------------
 def _of_repeats(seen: _Seen) -> str:
-    """Take slots that went back twice in one call for slots that were told twice."""
+    """Explain slots freed twice in one call: the adapter told of them twice."""
     if seen.law not in _OF_SLOTS or not isinstance(seen.operation, ops.Evict | ops.Reset):
         return ""
     if not seen.is_told_twice:
@@ -247,7 +247,7 @@ def _of_repeats(seen: _Seen) -> str:
 
 
 def _of_evictions(seen: _Seen) -> str:
-    """Compare the count of an eviction with the slots of its effects, and with the tokens asked for."""
+    """Compare an eviction's count with the slots of its effects, and with the requested tokens."""
     operation, result, told, rise = seen.operation, seen.outcome.result, seen.told, seen.rise
     if not isinstance(operation, ops.Evict) or not isinstance(result, out.Evicted):
         return ""
@@ -279,7 +279,7 @@ _IN_PAGES = (
 
 
 def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
-    """Say how the count of an eviction, the slots that were told, and the rise of a size disagree."""
+    """Describe how an eviction's count, its told slots and the rise of a size disagree."""
     if not told and count > 0 and rise == 0:
         return f"counts otherwise than its class in evict: it returned {count}, and no slot went back"
     if not told and (count > 0 or (rise or 0) > 0):
@@ -299,13 +299,13 @@ _NEW_ONLY = "passes only the new slots on in insert, where the class wants one f
 
 
 def _is_prolonged(history: History) -> bool:
-    """Tell whether a key was inserted of which a part was cached already."""
+    """Tell whether some insert extended a key that was partly cached."""
     results = [step.outcome.result for step in history.steps if step.outcome]
     return any(isinstance(it, out.Inserted) and it.prefix_len and it.adopted for it in results)
 
 
 def _of_resets(seen: _Seen) -> str:
-    """Compare the slots that a reset gave back with the slots of its effects."""
+    """Compare the slots that a reset freed with the slots of its effects."""
     told, rise = seen.told, seen.rise
     if seen.law not in _OF_SLOTS or "pool" not in seen.history.header.capabilities:
         return ""
@@ -327,7 +327,7 @@ def _of_resets(seen: _Seen) -> str:
 
 
 def _of_inserts(seen: _Seen) -> str:
-    """Take slots that an insert gave back for the caller's."""
+    """Explain slots that an insert freed: they were the caller's."""
     result = seen.outcome.result
     if not isinstance(result, out.Inserted) or seen.law not in _OF_SLOTS | {"R7"}:
         return ""
@@ -343,7 +343,7 @@ def _of_inserts(seen: _Seen) -> str:
 
 
 def _of_known(seen: _Seen) -> str:
-    """Take a page too few that an insert knew for one that the model is left to compute."""
+    """Explain an insert that knows a page too few: the last token is left for the model to compute."""
     if seen.law != "R3" or seen.looked != "prefix_len of an insert" or seen.surplus != -(seen.page or 1):
         return ""
     return "leaves the last page out of what insert returns, such as for a token that the model computes anew"
@@ -351,14 +351,14 @@ def _of_known(seen: _Seen) -> str:
 
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
-    """Explain keys that meet with lost namespaces, except after a reset, which may have left them."""
+    """Explain keys that share an entry: the adapter lost their namespaces, unless a reset left the entry."""
     if seen.law != "K1" or not _has_namespaces(seen) or _is_reset(seen.history):
         return ""
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
 
 
 def _of_namespaces(seen: _Seen) -> str:
-    """Explain keys that are not found, or not held, with dropped namespaces: K1 is broken as well."""
+    """Explain keys that are not found, or not held: the adapter dropped namespaces, and K1 is broken too."""
     if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
         return ""
     return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: fix that first"
@@ -377,7 +377,7 @@ _ORDER = "changes the order of slots in match or insert, or leaves some out: one
 
 
 def _of_matches(seen: _Seen) -> str:
-    """Explain a key that is not found, or found in other slots, with arguments passed on wrongly."""
+    """Explain a key that is not found, or found in other slots: arguments were passed on wrongly."""
     if seen.law == "R1" and seen.page > 1 and isinstance(seen.operation, ops.Match | ops.Insert):
         return _no_such_page(seen.page)
     if seen.law == "R9" and isinstance(seen.operation, ops.Evict):
@@ -404,7 +404,7 @@ _HELD = "removed pages with a hold at or below"
 
 
 def _of_holds(seen: _Seen) -> str:
-    """Take holds that are too many or too few for calls that did not reach the class."""
+    """Explain too many or too few holds: some calls did not reach the class."""
     operation, is_size = seen.operation, seen.looked in ("evictable_size", "protected_size")
     if seen.law not in ("R6", "R7") or (not is_size and seen.looked != _HELD):
         return ""
@@ -433,7 +433,7 @@ def _of_holds(seen: _Seen) -> str:
 
 # -- sizes, and what is told to observers --------------------------------------------------------------------
 def _of_first_size(seen: _Seen) -> str:
-    """Take a size that is wrong from the first step on for one of other units, or of another pool."""
+    """Explain a size that is wrong from the first step on: it has other units, or is another pool's."""
     if seen.law != "A2" or len(seen.history.steps) > 1 or seen.looked not in seen.outcome.sizes:
         return ""
     return (
@@ -443,7 +443,7 @@ def _of_first_size(seen: _Seen) -> str:
 
 
 def _of_callbacks(seen: _Seen) -> str:
-    """Explain blocks that were never told of with an observer that was never set."""
+    """Explain blocks missing from all effects: the observer was never set."""
     if seen.history.header.kind != "blocks" or "callbacks" not in seen.history.header.capabilities:
         return ""
     if any(step.outcome and step.outcome.effects for step in seen.history.steps):
@@ -452,7 +452,7 @@ def _of_callbacks(seen: _Seen) -> str:
 
 
 def _of_count(seen: _Seen) -> str:
-    """Take a size of the cache for one that the adapter counts by itself."""
+    """Explain a wrong size of the cache: the adapter counts it by itself."""
     if seen.looked == "available_size" or seen.looked not in seen.outcome.sizes:
         return ""
     return (
@@ -461,7 +461,7 @@ def _of_count(seen: _Seen) -> str:
 
 
 def _of_containers(seen: _Seen) -> str:
-    """Explain changed numbers with an adapter that changes a list that it returned or was passed."""
+    """Explain changed numbers: the adapter changes a list that it returned or was passed."""
     if seen.law != "X5" or not seen.looked.startswith("numbers that"):
         return ""
     return "changes a list of its own that it returned, or the one that it was passed: let it use a copy"

@@ -1,4 +1,4 @@
-"""Which source an adapter from outside this package is made of, so that no change of it passes unnoticed."""
+"""A digest of the source of an adapter from outside this package, so that every change is noticed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def digest_modules(names: list[str]) -> str:
 
 
 def _is_installed(path: Path) -> bool:
-    """Tell whether a file is of an installed package, of another environment on the path, too."""
+    """Tell whether a file belongs to an installed package, also of another environment on the path."""
     is_here = any(path.is_relative_to(folder) for folder in _INSTALLED)
     return is_here or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
@@ -70,7 +70,7 @@ def _digest(files: dict[str, Path]) -> str:
 
 
 def _find(name: str) -> Path | None:
-    """Return the file of a module, which need not be loaded."""
+    """Return the file of a module, loaded or not."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         if spec is None and end > 1:
@@ -93,7 +93,7 @@ def _spec_of(
 
 
 def _imports_of(name: str, path: Path) -> Iterator[str]:
-    """Yield what a module may import: of ``from a import b`` both ``a`` and ``a.b``."""
+    """Yield the names that a module may import: of ``from a import b`` both ``a`` and ``a.b``."""
     if path.suffix != ".py":
         return
     try:

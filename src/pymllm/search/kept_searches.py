@@ -30,7 +30,7 @@ Found = SearchResult | tuple[Finding, ...]
 
 
 def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
-    """Keep in a file what searches of a plan find; a change of an adapter's source has it searched again."""
+    """Open a file that keeps the results of a plan's searches; a changed adapter source is searched again."""
     sources = _sources_of(plan)
 
     def key_of(task: SearchOrShrink) -> str:
@@ -46,7 +46,7 @@ def _sources_of(plan: VerifyPlan) -> dict[str, str]:
 
 
 def digest_sources(plan: VerifyPlan) -> str:
-    """Return the sources, versions and seed that decide the searches of a plan, beside the typed options."""
+    """Return the sources, versions and seed that decide a plan's searches, beside the typed options."""
     return json.dumps([_sources_of(plan), versions(plan.adapters), plan.seed], sort_keys=True)
 
 
@@ -63,12 +63,12 @@ def _is_final(task: SearchOrShrink, found: Found) -> bool:
 
 
 def pack(found: Found) -> Any:
-    """Write a result as what JSON has."""
+    """Convert a result to plain data for JSON."""
     return msgspec.to_builtins(found, enc_hook=_plain)
 
 
 def unpack(task: SearchOrShrink, plain: Any) -> Found:
-    """Read the result of a task that `pack` wrote; `ValueError` where the task cannot have the result."""
+    """Read the result of a task written by `pack`; `ValueError` where the task cannot have the result."""
     kind: Any = tuple[Finding, ...] if isinstance(task, ShrinkTask) else SearchResult
     found: Found = msgspec.convert(plain, kind, dec_hook=_made_of)
     for history in _histories_of(found):
@@ -77,12 +77,12 @@ def unpack(task: SearchOrShrink, plain: Any) -> Found:
 
 
 def _plain(violation: InvariantViolation) -> Any:
-    """Write what msgspec does not know by itself."""
+    """Convert a value of a type that msgspec does not know."""
     return violation.args
 
 
 def _made_of(kind: type, plain: Any) -> InvariantViolation | Counter[str]:
-    """Read what msgspec does not know by itself."""
+    """Read a value of a type that msgspec does not know."""
     if kind is not InvariantViolation:
         return Counter(msgspec.convert(plain, dict[str, int]))
     law, message, expected, observed = msgspec.convert(plain, tuple[str, str, str | None, str | None])
@@ -99,7 +99,7 @@ def _histories_of(found: Found) -> Iterator[History]:
 
 
 def _check(task: SearchOrShrink, history: History) -> None:
-    """Refuse a program that no search has written: it is run again, on the adapter that it names."""
+    """Refuse a program that no search can have written: it is run again, on the adapter that it names."""
     if history.header.adapter != task.adapter:
         raise ValueError(f"a program of {history.header.adapter}, not of {task.adapter}")
     try:

@@ -1,4 +1,4 @@
-"""A short conversation with a program that is being written: what is wrong, at which line, and what to do.
+"""A short conversation with a program under development: what is wrong, at which line, and what to do.
 
 Everything that the protocol has is said once for each configuration, and every answer is looked at: first
 whether it is a message, then whether it is the one that was due, then whether an adapter may answer so. What
@@ -78,7 +78,7 @@ class ProtocolReport:
 
     @property
     def answers(self) -> int:
-        """How many lines the program wrote, or ought to have written."""
+        """The number of lines that the program wrote, or ought to have written."""
         return len({exchange.line for exchange in self.exchanges})
 
     @property
@@ -98,11 +98,11 @@ class ProtocolReport:
 
 
 class _Stop(Exception):
-    """Nothing more can be asked."""
+    """Ends a conversation after which the program cannot be asked any more."""
 
 
 class _Check:
-    """The conversation as it goes on."""
+    """A conversation in progress."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -115,7 +115,7 @@ class _Check:
 
     # -- the course ------------------------------------------------------------------------------------
     def run(self) -> None:
-        """Say everything once."""
+        """Hold the whole conversation once."""
         try:
             program = self._ask(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT), Program)
             if program is not None:
@@ -170,7 +170,7 @@ class _Check:
         return started
 
     def _try_unknown(self, number: int) -> None:
-        """Ask for what it cannot know: it has to say so, and go on."""
+        """Ask for an operation that the program cannot know: it has to say so, and go on."""
         operation = Malformed("match", "a word that nobody knows")
         self._say_operation(number, operation)
         result = self._take_outcome(number, operation)
@@ -180,7 +180,7 @@ class _Check:
             )
 
     def _try_batch(self, sample: dict[int, SampleStep]) -> None:
-        """Say at once whatever names no numbers of another; only the last one asks for the answers."""
+        """Send all operations that name no other's numbers at once; only the last asks for the answers."""
         batch = {number: step for number, step in sample.items() if not spans_of(step.operation)}
         for number, step in batch.items():
             self._say_operation(number, step.operation, is_last=number == max(batch))
@@ -196,7 +196,7 @@ class _Check:
 
     # -- operations ------------------------------------------------------------------------------------
     def _can_name(self, operation: Operation) -> bool:
-        """Tell whether every number that it names was given, as some answer should have."""
+        """Tell whether earlier answers gave every number that an operation names."""
         return all(len(self._given.get(span.step, ())) >= span.stop for span in spans_of(operation))
 
     def _numbers(self, spans: Sequence[Span]) -> list[int]:
@@ -213,7 +213,7 @@ class _Check:
     def _take_outcome(
         self, number: int, operation: Operation, step: SampleStep | None = None
     ) -> Result | None:
-        """Take the answer to an operation; nothing where there is none that can be looked at."""
+        """Take the answer to an operation; ``None`` where it has no outcome."""
         if self._clocks:
             clock, advanced = self._clocks.popleft(), self._take(Advanced, "advance")
             if advanced is not None and advanced.clock != clock:
@@ -241,7 +241,7 @@ class _Check:
         self.channel.send([make_line(message)])
 
     def _take(self, due: type[Any], said: str) -> Any:
-        """Take an answer; nothing where it is not the one that was due, which is noted."""
+        """Take an answer; where it is not the one due, note that and return ``None``."""
         try:
             line = self.channel.receive(seconds_per_answer())
         except ChannelError as error:
@@ -274,7 +274,7 @@ class _Check:
         self.exchanges.append(Exchange(last + 1, said, answered))
 
     def _blame(self, problem: str, advice: str) -> None:
-        """Say what is wrong with the last answer."""
+        """Note a problem with the last answer, and an advice."""
         last = self.exchanges[-1]
         if last.problem is None:
             self.exchanges.pop()
@@ -288,7 +288,7 @@ def _name_of(answer: Answer) -> str:
 
 
 def check_protocol(name: str) -> ProtocolReport:
-    """Have a short conversation with ``command:PROGRAM ARGS``; one that cannot be started is refused."""
+    """Have a short conversation with ``command:PROGRAM ARGS``; refuse a program that cannot be started."""
     command = split_command(name)
     check = _Check(open_channel(name, command, LINE_LIMIT))
     try:

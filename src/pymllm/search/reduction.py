@@ -51,7 +51,7 @@ def parts(record: Any) -> Iterator[Any]:
 
 
 def changed(record: Any, change: Callable[[Any], Any]) -> Any:
-    """Return an operation with something else for each of its keys and spans, and then for itself."""
+    """Return an operation with each of its keys and spans replaced, and then itself."""
     kind: Any = type(record)
     values: dict[str, Any] = {}
     for name in _fields_with_records(kind):
@@ -65,12 +65,12 @@ def changed(record: Any, change: Callable[[Any], Any]) -> Any:
 
 @functools.cache
 def _fields_with_records(kind: type) -> tuple[str, ...]:
-    """Return the fields that hold keys or spans, one or many."""
+    """Return the fields that contain keys or spans, one or many."""
     return tuple(it.name for it in structs.fields(kind) if "Span" in str(it.type) or "Key" in str(it.type))
 
 
 def unusual(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and default of each field of an operation, key or span that has another value."""
+    """Yield name and default of each field that differs from its default, of an operation, key or span."""
     kind: Any = type(part)
     for name, default in _defaults_of(kind):
         if getattr(part, name) != default:
@@ -92,7 +92,7 @@ def references(operation: Any) -> Iterator[int]:
 
 
 def renumbered(operation: Any, number_of: Callable[[int], int]) -> Any:
-    """Return an operation with another number for each step that it refers to."""
+    """Return an operation with the steps that it refers to renumbered."""
 
     def change(part: Any) -> Any:
         named = {name: getattr(part, name) for name in REFERENCES.get(type(part), ())}
@@ -116,7 +116,7 @@ def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, .
 
 
 def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Operation, ...]:
-    """Keep some operations and what they need: those they refer to, and so on; numbered from 1 again."""
+    """Keep some operations and all that they refer to, directly or not; number them from 1 again."""
     needed = set(wanted)
     for number in range(len(operations), 0, -1):
         if number in needed:
@@ -127,14 +127,14 @@ def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Oper
 # -- programs --
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to make smaller: a configuration, and operations numbered from 1, or a machine's acts."""
+    """A program to shrink: a configuration, and operations numbered from 1, or a machine's acts."""
 
     config: Config
     items: tuple[Any, ...]
 
     @property
     def key(self) -> int:
-        """A number that two programs share if they are equal, and hardly otherwise."""
+        """A number that is equal for equal programs, and hardly ever for others."""
         return hash((tuple(self.config.items()), self.items))
 
     @property
@@ -144,21 +144,21 @@ class Program:
 
 
 class Player(Protocol):
-    """The player of programs: `pymllm.search.shrink_trials` has one for operations and one for acts."""
+    """The interface of a player of programs, implemented once for operations and once for acts."""
 
     @property
     def tried(self) -> Collection[object]:
-        """The programs that were asked about, in some form."""
+        """The programs tried so far, in some form."""
 
     def is_worth(self, program: Program, best: Program) -> bool:
-        """Tell whether a program may be smaller than the best and has not been asked about before."""
+        """Tell whether a program may be smaller than the best and has not been tried."""
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Run a program; what was left of it, is smaller and broke the law, or ``None``."""
+        """Run a program; return its smaller part that broke the law, or ``None``."""
 
 
 class Reduction:
-    """The smallest so far; takes over what is smaller and breaks the law all the same."""
+    """The smallest program so far, replaced by each smaller one that also breaks the law."""
 
     def __init__(self, player: Player, program: Program, found: FoundViolation) -> None:
         self.player = player
@@ -167,11 +167,11 @@ class Reduction:
 
     @property
     def items(self) -> tuple[Any, ...]:
-        """Those of the smallest program."""
+        """The items of the smallest program."""
         return self.program.items
 
     def attempt(self, items: tuple[Any, ...], **config: int | str | bool | None) -> bool:
-        """Play operations or acts, in another configuration perhaps, and take over what breaks the law.
+        """Play operations or acts, perhaps in another configuration, and keep them if they break the law.
 
         False also where it is no smaller than what is there, or was tried before. Raises `OutOfBudgetError`.
         """
@@ -185,7 +185,7 @@ class Reduction:
 
 # -- weights --
 def weigh(program: Program) -> tuple[int, ...]:
-    """Return the sizes that are to become small, the most important first.
+    """Return the sizes of a program to minimise, the most important first.
 
     Operations, how often one refers to another, tokens of keys and prompts, the sum of the configuration's
     numbers, how many fields of operations are not their default, and the sum of all numbers in operations.
@@ -203,7 +203,7 @@ def count_tokens(history: History) -> int:
 
 @functools.lru_cache(maxsize=100_000)
 def _weigh_operation(operation: Any) -> tuple[int, int, int]:
-    """Return tokens, fields that are not their default, and the sum of numbers and of lengths."""
+    """Return tokens, fields that differ from their default, and the sum of numbers and lengths."""
     tokens = others = numbers = 0
     for part in parts(operation):
         tokens += len(part.tokens) if isinstance(part, Key | ops.AddRequest) else 0

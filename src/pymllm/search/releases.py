@@ -1,4 +1,4 @@
-"""In which release a program's verdict changed: releases of a package, each tried in a process of its own.
+"""The release that changed a program's verdict: releases of a package, each tried in its own process.
 
 pip knows where packages come from, so it is asked: which releases there are, and to unpack one of them.
 """
@@ -53,7 +53,7 @@ _NO_WHEEL = ("No matching distribution found", "Could not find a version")
 
 
 def list_releases(package: str, *, prereleases: bool = False) -> tuple[str, ...]:
-    """Ask pip for the releases of a package, oldest first; those that were yanked are left out.
+    """Ask pip for the releases of a package, oldest first, without yanked ones.
 
     `UsageError` where pip finds none, with its last line.
     """
@@ -68,7 +68,7 @@ def list_releases(package: str, *, prereleases: bool = False) -> tuple[str, ...]
 
 
 def _read_list(told: str) -> list[str]:
-    """Read the versions that pip tells, as JSON or in words."""
+    """Read versions from pip's output, as JSON or as text."""
     if told.lstrip().startswith("{"):
         versions: list[str] = json.loads(told)["versions"]
         return versions
@@ -77,7 +77,7 @@ def _read_list(told: str) -> list[str]:
 
 
 def within(releases: Sequence[str], first: str | None, last: str | None) -> tuple[str, ...]:
-    """Return those of some releases from one version to another, both included; ``None`` is no bound.
+    """Return the releases from one version to another, both included; ``None`` is no bound.
 
     `UsageError` where a bound is no version, or nothing is left.
     """
@@ -94,7 +94,7 @@ def within(releases: Sequence[str], first: str | None, last: str | None) -> tupl
 
 
 def read_version(text: str) -> Version:
-    """Read a version; `UsageError` where it is none."""
+    """Parse a version; `UsageError` where the text is none."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -102,12 +102,12 @@ def read_version(text: str) -> Version:
 
 
 def is_build_of(installed: str, release: str) -> bool:
-    """Tell whether what is installed is a release, as pip tells it: 2.13.0+cpu is 2.13.0, but not +cu130."""
+    """Tell whether an installed version is a build of a release: 2.13.0+cpu is 2.13.0, but not +cu130."""
     return Specifier(f"=={read_version(release)}").contains(read_version(installed), prereleases=True)
 
 
 def unpack(package: str, version: str, folder: Path) -> Path:
-    """Have pip unpack one release below a folder, without its dependencies, and return where it is.
+    """Have pip unpack one release below a folder, without its dependencies; return its folder.
 
     What is there already is taken as it is, but for an empty folder, which is filled. A wheel is taken, and
     built from source only where there is none. `UsageError` where pip cannot do it, with package, version and
@@ -139,7 +139,7 @@ def unpack(package: str, version: str, folder: Path) -> Path:
 
 
 def missing_requirements(place: Path) -> tuple[str, ...]:
-    """Return the packages that an unpacked release requires by its metadata, and this environment lacks.
+    """Return the packages that an unpacked release requires and this environment lacks.
 
     Names are pip's. Extras are left out, and so are versions: only what is not there at all. Empty where no
     metadata tells.
@@ -181,14 +181,14 @@ def _pip(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last of pip's errors, or its last line where it calls nothing an error."""
+    """Return pip's last error, or its last line where no line is marked as an error."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return cut((errors or lines or [f"it ended with status {done.returncode}"])[-1], _LONGEST)
 
 
 def is_package_name(text: str) -> bool:
-    """Tell whether a package may be called so."""
+    """Tell whether a text is a valid package name."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -202,14 +202,14 @@ def _refuse_name(package: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program, and the adapter that is to run the program on the release unpacked in a folder."""
+    """A program, and the adapter to run it on the release unpacked in a folder."""
 
     history: History
     adapter: str
     folder: Path
 
     def judge(self, version: str, seconds: float) -> ReleaseRow:
-        """Run the program in a new process, and return the verdict; unknown where there is none, and why.
+        """Run the program in a new process, and return the verdict, or unknown with the reason.
 
         ``seconds`` is as of `pymllm.work.time_limit.time_limit`. `UsageError` where the adapter is not
         there, or is of another kind than the program: no release makes a difference to that.
@@ -237,7 +237,7 @@ class Trial:
         return Verdict.HOLDS, None, ""
 
     def _find_strange_call(self, history: History) -> str | None:
-        """Say which step ended as a call does that this release does not have, and did not when recorded."""
+        """Return the step that failed in a call unknown to this release, though it did not when recorded."""
         step = history.steps[-1] if history.steps else None
         if step is None or step.outcome is None:
             return None
@@ -300,7 +300,7 @@ class Bisection:
         self._judge = judge
 
     def search(self) -> Iterator[ReleaseRow]:
-        """Try as few releases as it takes to find one change, and yield what is known of each.
+        """Try as few releases as needed to find one change, and yield the result of each.
 
         Where the verdict changes more than once, the search goes for what looks like the newest change.
         """
@@ -320,13 +320,13 @@ class Bisection:
             yield self._try(between)
 
     def search_all(self) -> Iterator[ReleaseRow]:
-        """Try every release, oldest first, and yield what is known of each."""
+        """Try every release, oldest first, and yield the result of each."""
         for place in range(len(self.releases)):
             yield self._try(place)
 
     @property
     def changes(self) -> tuple[ReleaseChange, ...]:
-        """Every change between two releases of which no other one between them is left to try."""
+        """All changes between two releases that have no untried release between them."""
         return tuple(
             ReleaseChange(
                 self.rows[old].release,
@@ -341,7 +341,7 @@ class Bisection:
 
     @property
     def settled(self) -> int:
-        """How many releases need not be tried any more."""
+        """The number of releases that need not be tried any more."""
         pair = self._newest_pair
         return len(self.rows) if pair is None else len(self.releases) - len(self._untried(*pair))
 
@@ -354,7 +354,7 @@ class Bisection:
         return sorted(place for place, row in self.rows.items() if row.verdict is not Verdict.UNKNOWN)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield neighbors, of those that were judged, with different verdicts."""
+        """Yield pairs of judged neighbours with different verdicts."""
         for old, new in pairwise(self._judged):
             if _shown(self.rows[old]) != _shown(self.rows[new]):
                 yield old, new
@@ -384,7 +384,7 @@ class Bisection:
         return None
 
     def _place_between(self) -> int | None:
-        """Return what is nearest to the middle of the newest pair."""
+        """Return the untried place nearest to the middle of the newest pair."""
         old, new = self._newest_pair or (0, 0)
         return min(self._untried(old, new), key=lambda place: abs(2 * place - old - new), default=None)
 

@@ -48,7 +48,7 @@ from pymllm.search.shrinker import Finding, pick_smallest
 
 @dataclass(frozen=True, slots=True)
 class SearchedConfiguration:
-    """One machine on one configuration of one adapter, and what it found."""
+    """One machine on one configuration of one adapter, and its findings."""
 
     adapter: str
     config: Config
@@ -63,7 +63,7 @@ class SearchedConfiguration:
 
     @property
     def expected(self) -> frozenset[str]:
-        """Coverage goals that it has to reach before its silence means anything."""
+        """Coverage goals that a search must reach before its silence means anything."""
         kind, has_engine = self.machine.kind, self.machine.has_engine
         if kind is None:
             return frozenset()
@@ -79,13 +79,13 @@ def law_row(
     limits: tuple[str, ...] = (),
     unfinished: bool = False,
 ) -> LawRow:
-    """Say of a law what is known of it."""
+    """Make the row of a law's results."""
     return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken, limits, unfinished)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
-    """Where programs were written; what could not be is missing."""
+    """The files of written programs, without those that could not be written."""
 
     programs: dict[tuple[str, str], str] = field(default_factory=dict)  # file by adapter and law
     # crashes, conversations: by adapter and place among its problems: the program, and the last lines that it
@@ -113,21 +113,21 @@ class MachineResult:
 
     @property
     def promised(self) -> int:
-        """Programs that there would be, had no search been cut short by the clock."""
+        """Number of programs, had no search been cut short by the clock."""
         return self.programs + self.missing
 
     @property
     def steps_per_second(self) -> float:
-        """How fast it was, shrinking and checks included; 0 where nothing ran."""
+        """Steps per second, shrinking and checks included; 0 where nothing ran."""
         return self.steps / self.seconds if self.seconds else 0.0
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Expected coverage goals that were never the case."""
+        """Expected coverage goals that were never met."""
         return tuple(sorted(self.expected - self.reached.keys()))
 
     def row(self) -> MachineRow:
-        """Return what a document says of it."""
+        """Return the machine's row in a document."""
         return MachineRow(
             name=self.name,
             configurations=self.configurations,
@@ -159,17 +159,17 @@ class AdapterResult:
 
     @property
     def tested(self) -> frozenset[str]:
-        """Ids of the laws that it claims to keep."""
+        """Ids of the laws that the adapter claims to keep."""
         return frozenset(law.id for law in self.laws if law.verdict is not Verdict.NOT_CLAIMED)
 
     @property
     def verdict(self) -> Verdict:
-        """The heaviest of its laws; unknown where there are problems."""
+        """The most severe verdict of its laws; unknown where there are problems."""
         own = merge_verdicts(result.verdict for result in self.laws)
         return merge_verdicts([own, Verdict.UNKNOWN]) if self.problems else own
 
     def row(self, files: SavedFiles) -> AdapterRow:
-        """Return what a document says of it."""
+        """Return the adapter's row in a document."""
         broken = {found.law for found in self.findings}
         violations = tuple(
             ViolationRow(
@@ -215,7 +215,7 @@ class AdapterResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Everything that a run of ``pymllm verify`` has to tell."""
+    """The results of a run of ``pymllm verify``."""
 
     profile: str  # name of the profile
     seed: int  # where all choices came from
@@ -233,7 +233,7 @@ class VerifyReport:
 
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
-        """A row for each known deviation, with its status and the programs that met it."""
+        """A row for each known deviation, with its status and the programs that showed it."""
         searched = [it for it in self.adapters if it.machines]
         return tell_deviations(self.known, {it.name: (it.tested, it.known) for it in searched})
 
@@ -259,38 +259,38 @@ class VerifyReport:
 
     @property
     def programs(self) -> int:
-        """Played."""
+        """Number of programs played."""
         return sum(machine.programs for adapter in self.adapters for machine in adapter.machines)
 
     @property
     def promised(self) -> int:
-        """Programs that there would be, had no search been cut short by the clock."""
+        """Number of programs, had no search been cut short by the clock."""
         return sum(machine.promised for adapter in self.adapters for machine in adapter.machines)
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether less was played than the profile promises: what holds was tested less often."""
+        """Whether fewer programs were played than the profile promises: what holds was tested less often."""
         return self.programs < self.promised
 
     @property
     def verdict(self) -> Verdict:
-        """The heaviest."""
+        """The most severe verdict of all adapters."""
         return merge_verdicts(adapter.verdict for adapter in self.adapters)
 
     @property
     def exit_status(self) -> int:
-        """That of the verdict; 1 where it is strict, too, and cut short or missing a goal or a deviation."""
+        """Status of the verdict; with ``strict``, 1 also if cut short or missing a goal or a deviation."""
         gone = any(row.status == GONE for row in self.deviations)
         if self.is_strict and (gone or self.is_cut_short or any(row.unmet for row in self.goals)):
             return Verdict.VIOLATED.exit_status
         return self.verdict.exit_status
 
     def document(self, files: SavedFiles | None = None) -> VerifyDocument:
-        """Return the record of it, with the files that its programs were written to."""
+        """Return the report's document, with the files of its programs."""
         return VerifyDocument(**self._fields(files))
 
     def comparison(self, files: SavedFiles | None = None) -> CompareDocument:
-        """Return the same with a matrix of laws by adapter."""
+        """Return the document with a matrix of laws by adapter."""
         rows = []
         for law in self.laws:
             own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
@@ -331,7 +331,7 @@ def judge_adapter(
     wanted: Collection[Law] = (),
     shrunk: Iterable[Finding] = (),
 ) -> AdapterResult:
-    """Put together what the searches of one adapter found.
+    """Combine the findings of one adapter's searches.
 
     With ``wanted`` laws, rows of these alone, and of broken ones; ``shrunk`` has smaller programs for these.
     """
@@ -356,7 +356,7 @@ def judge_adapter(
 
 
 def _find_limits(searches: Sequence[SearchedConfiguration]) -> tuple[LimitRow, ...]:
-    """Return the steps that were not done in searches of an adapter, each kind with its shortest program."""
+    """Return the steps that were not done in an adapter's searches, each kind with its shortest program."""
     not_done, done = Counter[str](), Counter[str]()
     shown: dict[str, History] = {}
     for search in searches:
@@ -380,7 +380,7 @@ def _find_limits(searches: Sequence[SearchedConfiguration]) -> tuple[LimitRow, .
 
 
 def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str, ...]:
-    """Return why some laws of an adapter cannot be tested here, each reason once; ``wanted`` as above."""
+    """Return the reasons why some laws of an adapter cannot be tested here; ``wanted`` as above."""
     reasons = [
         reason
         for config, claims in smoke.configurations
@@ -398,7 +398,7 @@ def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str,
 
 
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
-    """Say of an adapter that cannot be examined what is known: nothing; ``wanted`` as of `judge_adapter`."""
+    """Make the result of an adapter that cannot be examined: nothing; ``wanted`` as of `judge_adapter`."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
     laws = tuple(law_row(law, Verdict.UNKNOWN) for law in applicable if not wanted or law in wanted)
     return AdapterResult(
@@ -438,7 +438,7 @@ def _judge_law(
 
 
 def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
-    """Tell whether some machine met, on each configuration, that what a law needs is not told.
+    """Tell whether on each configuration some machine found a law's necessary answers missing.
 
     Not each machine: one that never looks inside cannot meet it.
     """
@@ -471,7 +471,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
 
 
 def merge_goals(adapters: Iterable[AdapterResult]) -> tuple[CoverageRow, ...]:
-    """Return what is known of each coverage goal that some machine had to reach, over all adapters.
+    """Merge the results of each required coverage goal over all adapters.
 
     Machines come in the order of the adapters, coverage goals in that of the registry.
     """

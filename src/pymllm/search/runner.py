@@ -1,4 +1,4 @@
-"""The whole of ``pymllm verify``: smoke tests, searches, second searches, and what was found made small."""
+"""All steps of ``pymllm verify``: smoke tests, searches, second searches, and the shrinking of findings."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from pymllm.work.workers import Lost, Workers
 
 
 class SearchCarrier(Carrier):
-    """Carries out searches, among other tasks."""
+    """A runner of searches, among other tasks."""
 
     def search(self, label: str, tasks: Sequence[SearchTask]) -> list[SearchResult | Lost]:
-        """Carry out searches, the longest first, so that no process is left alone with one at the end."""
+        """Carry out searches, the longest first, so that no process is alone with a long one at the end."""
         order = sorted(range(len(tasks)), key=lambda place: -price_of(tasks[place]))
         answers = self.carry_out(label, run_search, [tasks[place] for place in order])
         by_place = dict(zip(order, answers, strict=True))
@@ -53,7 +53,7 @@ class SearchCarrier(Carrier):
 def begin(
     plan: VerifyPlan, carrier: SearchCarrier
 ) -> tuple[list[SmokeReport | SmokeFailure | Lost], list[SearchTask]]:
-    """Try every adapter, and plan the first searches of the sane adapters; raises the errors of `verify`."""
+    """Test every adapter, and plan the first searches of the sane adapters; raises the errors of `verify`."""
     with carrier.show("smoke tests", len(plan.adapters)) as done:
         smokes = carrier.workers.map(try_adapter, plan.adapters, done)
     for smoke in smokes:
@@ -69,7 +69,7 @@ def begin(
 
 
 def sane_of(smokes: Iterable[SmokeReport | SmokeFailure | Lost]) -> list[SmokeReport]:
-    """Return those that can be searched."""
+    """Return the reports of adapters that can be searched."""
     return [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
 
 
@@ -132,7 +132,7 @@ def _look_again(
     plan: VerifyPlan,
     carrier: SearchCarrier,
 ) -> list[SearchedConfiguration]:
-    """Search for laws and goals not met, one machine after the other, until no machine might meet them."""
+    """Search again for untested laws and unmet goals, one machine after the other, while any can help."""
     again: list[SearchedConfiguration] = []
     turn = 0
     while not carrier.workers.interruption and (
@@ -146,7 +146,7 @@ def _look_again(
 def _shrink_all(
     searches: Sequence[SearchedConfiguration], plan: VerifyPlan, carrier: SearchCarrier
 ) -> dict[str, list[Finding]]:
-    """Make programs smaller; findings by adapter."""
+    """Shrink programs, and return the findings by adapter."""
     shrunk: dict[str, list[Finding]] = defaultdict(list)
     tasks = plan_shrinking(searches, plan)
     for task, findings in zip(
@@ -179,7 +179,7 @@ def _sum_up(
 
 
 def versions(adapters: Iterable[AdapterEntry] = ()) -> dict[str, str]:
-    """Return the versions of what takes part in a search of adapters, as far as it is installed."""
+    """Return the installed versions of all packages that a search of adapters uses."""
     found = {"pymllm": __version__, "python": platform.python_version()}
     others = dict.fromkeys(entry.released_as for entry in adapters if entry.released_as)
     for package in ("hypothesis", "torch", "numpy", *others):

@@ -40,7 +40,7 @@ _WALK_EVERY = 4
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """How much to search. What is played follows from numbers alone, however busy the machine is."""
+    """The size of a search. What is played follows from numbers alone, however busy the machine is."""
 
     seed: int  # where the choices come from
     steps: int  # most acts of one program
@@ -59,7 +59,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Why a search says nothing: an error that is no violation, and the program that met it, if one did.
+    """The reason why a search has no result: an error that is no violation, and its program, if any.
 
     Where a program in another process ended a conversation, there is what is left of that, too.
     """
@@ -97,7 +97,7 @@ class SearchResult:
 
 @contextmanager
 def _plain_draws() -> Iterator[None]:
-    """Keep Hypothesis from preferring numbers that stand in the modules loaded so far.
+    """Keep Hypothesis from preferring numbers that occur in loaded modules.
 
     Which those are depends on what else a process has done, and equal seeds must give equal programs
     in every process. There is no setting for it.
@@ -112,11 +112,11 @@ def _plain_draws() -> Iterator[None]:
 
 
 class _TimeIsUp(BaseException):
-    """Leaves Hypothesis from between two programs; an `Exception` it would take for a failure to shrink."""
+    """Ends Hypothesis between two programs; it would take an `Exception` for a failure to shrink."""
 
 
 class _Watch:
-    """Counts what a machine class does, and keeps the smallest failing programs."""
+    """The counts of a machine class, and its smallest failing programs."""
 
     def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
         self._machine = machine
@@ -151,7 +151,7 @@ class _Watch:
 
     @property
     def reached(self) -> Counter[str]:
-        """How often each coverage goal was met so far."""
+        """Number of times that each coverage goal was met so far."""
         return self._counts[2]
 
     @property
@@ -161,7 +161,7 @@ class _Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is enough: of shrinking, or else of looking, or one more would end too late."""
+        """Whether the search must stop: of shrinking, or else of looking, or one more would end too late."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
         if self._programs >= self.most:  # Hypothesis may play one more than it was asked for
@@ -174,14 +174,14 @@ class _Watch:
         return self._is_out_of_time
 
     def begin(self) -> ActingMachine:
-        """Make the machine of the next program; in time, or not at all."""
+        """Make the machine of the next program, or raise `_TimeIsUp` if it is late."""
         if self._is_hung or self.is_late:
             self._is_stopped = True
             raise _TimeIsUp
         return self._machine()
 
     def watch(self, play: Callable[[], object]) -> None:
-        """Play, and keep an error instead of raising the error."""
+        """Play, and record an error instead of raising it."""
         try:
             play()
         except _TimeIsUp:
@@ -193,7 +193,7 @@ class _Watch:
                 self._crash = _crash_of(error, None)
 
     def result(self) -> SearchResult:
-        """Sum up."""
+        """Summarise the search."""
         spent = time.monotonic() - self._start
         plays = plays_after(self._plan.shrinks)
         short = [shrink(found, plays=plays) for found in self._smallest.values()]
@@ -237,7 +237,7 @@ class _Watch:
             self._keep_crash(_crash_of(error, examiner.history))
 
     def _note_undone(self, examiner: Examiner) -> None:
-        """Count the steps that were not done, and keep the shortest beginning of a program that has one."""
+        """Count the steps that were not done, and keep the shortest program with each."""
         evidence, history = examiner.judge.evidence, examiner.history
         self._done.update(evidence.done)
         self._not_done.update(evidence.not_done)
@@ -324,7 +324,7 @@ def _drive_on(
     acts: int,
     is_done: Callable[[], bool],
 ) -> None:
-    """Drive a machine from one seed after another, until it is over, late or done."""
+    """Drive a machine from one seed after another, until the search is over, late or done."""
     machine.AUDIT_EVERY = _WALK_EVERY
     for number in itertools.count():
         if watch.is_over or watch.is_late or is_done():
@@ -357,7 +357,7 @@ def _settings(steps: int, programs: int) -> settings:
 
 
 def _crash_of(error: BaseException, history: History | None) -> Crash:
-    """Name the first error of a chain, or its first `AdapterError`, which says where the error was."""
+    """Return the first error of a chain, or its first `AdapterError`, which tells where the error was."""
     errors = [error]
     while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
         errors.append(errors[-1].__context__)

@@ -1,4 +1,4 @@
-"""The ways in which a shrinker makes a program smaller: fewer operations, then smaller ones in smaller pools.
+"""The passes by which a shrinker makes a program smaller: fewer operations, then smaller pools.
 
 Each tries some smaller programs, and keeps what still breaks the law.
 """
@@ -58,7 +58,7 @@ _ACTS_OF_OTHERS = 3
 
 # -- fewer operations --
 def keep_end(reduction: Reduction) -> None:
-    """Try the last few operations with what they need, ever more of them, until some break the law."""
+    """Keep only the last few operations and those they need, then more of them, until the law breaks."""
     operations = reduction.items
     kept = _FIRST_END
     while kept < len(operations):
@@ -69,20 +69,20 @@ def keep_end(reduction: Reduction) -> None:
 
 
 def drop_families(reduction: Reduction) -> None:
-    """Leave out all operations on the keys that begin alike, one family after the other."""
+    """Drop all operations on keys with the same first token, one family after the other."""
     for family in sorted({_family(operation) for operation in reduction.items} - {""}):
         numbers = [at for at, operation in enumerate(reduction.items, 1) if _family(operation) == family]
         reduction.attempt(without(reduction.items, set(numbers)))
 
 
 def _family(operation: Operation) -> str:
-    """Return how an operation's key begins, its namespace included; nothing where it has none."""
+    """Return a key's namespace and first token as text; empty for an operation without a key."""
     key = _key_of(operation)
     return "" if key is None else repr((key.extra_key, key.tokens[:1]))
 
 
 def drop_kinds(reduction: Reduction) -> None:
-    """Leave out all operations of one kind, those first that nobody refers to; else all but the last."""
+    """Drop all operations of one kind, unreferenced kinds first; if that fails, all but the last."""
     operations = reduction.items
     named = Counter(type(operations[number - 1]) for it in operations for number in references(it))
     kinds = {type(operation): None for operation in operations}
@@ -93,7 +93,7 @@ def drop_kinds(reduction: Reduction) -> None:
 
 
 def drop_runs(reduction: Reduction) -> None:
-    """Leave out so many in a row, the last first, then half as many, down to single ones.
+    """Drop long runs of operations, the last first, then shorter ones, down to single operations.
 
     An allocation goes with all that names it; what nobody refers to goes before what gave it.
     """
@@ -110,7 +110,7 @@ def drop_runs(reduction: Reduction) -> None:
 
 
 def drop_pairs(reduction: Reduction) -> None:
-    """Leave out any two operations of a short program that do not go one by one."""
+    """Drop any two operations of a short program that cannot be dropped one by one."""
     numbers = range(len(reduction.items), 0, -1)
     for pair in combinations(numbers if len(numbers) <= _MOST_IN_PAIRS else (), 2):
         if reduction.attempt(without(reduction.items, pair)):
@@ -119,7 +119,7 @@ def drop_pairs(reduction: Reduction) -> None:
 
 
 def _cuts(length: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Yield what to cut out of a key, in whole units from the end on: a half, a quarter, and so on."""
+    """Yield ranges to cut out of a key, in whole units from the end on: a half, a quarter, and so on."""
     size = length // unit // 2 or 1
     while size:
         for stop in range(length // unit * unit, 0, -size * unit):
@@ -145,7 +145,7 @@ def shorten_keys(reduction: Reduction) -> None:
 
 
 def _shorter(operations: Operations, unit: int, is_shared: bool) -> Iterator[Operations]:
-    """Yield programs in which some tokens of a key are gone, those first in which many are."""
+    """Yield programs with some tokens of a key cut out, the longest cuts first."""
     keys = [(at, key) for at, operation in enumerate(operations) if (key := _key_of(operation)) is not None]
     seen = set()
     for at, key in sorted(keys, key=lambda item: -len(item[1].tokens)):
@@ -168,7 +168,7 @@ def _begins(operation: Operation, space: Namespace, tokens: Sequence[Token]) -> 
 
 
 def _cut(operation: Any, start: int, stop: int) -> Any:
-    """Cut tokens out of an operation's key, and with them their slots."""
+    """Cut tokens out of an operation's key, and the slots that belong to them."""
     tokens = cut_row(operation.key.tokens, start, stop)
     changes: dict[str, Any] = {"key": structs.replace(operation.key, tokens=tokens)}
     if isinstance(operation, Insert):
@@ -181,7 +181,7 @@ def _cut(operation: Any, start: int, stop: int) -> Any:
 
 
 def merge_tokens(reduction: Reduction) -> None:
-    """Let the tokens of all keys count from 1, then let two be one: families, and branches of a family."""
+    """Renumber the tokens of all keys from 1, then merge two tokens or branches at a time."""
     tokens = _tokens(reduction.items)
     ranks = {token: rank for rank, token in enumerate(tokens, 1)}
     reduction.attempt(_with_tokens(reduction.items, ranks))
@@ -216,7 +216,7 @@ def _with_tokens(operations: Operations, others: dict[int, int]) -> Operations:
 
 # -- pages, pools --
 def shrink_pages(reduction: Reduction) -> None:
-    """Let a page be one token: the first of each page, of keys as of slots."""
+    """Replace pages by single tokens: the first of each page, of keys as of slots."""
     config = reduction.program.config
     size = page_size_of(config)
     if size == 1:
@@ -241,7 +241,7 @@ def shrink_pages(reduction: Reduction) -> None:
 
 
 def shrink_pools(reduction: Reduction) -> None:
-    """Lower each number of the configuration as far as it goes."""
+    """Lower each number of the configuration as far as possible."""
     for key in list(reduction.program.config):
         while _lower(reduction, key):
             pass
@@ -260,7 +260,7 @@ def _lower(reduction: Reduction, key: str) -> bool:
 
 # -- fields --
 def make_usual(reduction: Reduction) -> None:
-    """Let fields of one name have their default, in all operations at once and then one by one."""
+    """Set fields of one name to their default, in all operations at once and then one by one."""
     found = (part for operation in reduction.items for part in parts(operation))
     names = sorted({name for part in found for name, _ in unusual(part)})
     for name in names:
@@ -290,7 +290,7 @@ def lower_numbers(reduction: Reduction) -> None:
 
 
 def _lowered(operation: Operation) -> Iterator[Operation]:
-    """Yield an operation with less in its rows, then with one smaller number, the smallest first."""
+    """Yield an operation with shorter rows, then with one smaller number, the smallest first."""
     if _key_of(operation) is None:  # or its slots go with its tokens
         yield from _with_shorter_rows(operation)
     for name in operation.__struct_fields__:
@@ -300,7 +300,7 @@ def _lowered(operation: Operation) -> Iterator[Operation]:
 
 
 def _with_shorter_rows(operation: Operation) -> Iterator[Operation]:
-    """Yield an operation with less in all of its rows that are equally long."""
+    """Yield an operation with all its rows of one length shortened alike."""
     values = {name: getattr(operation, name) for name in operation.__struct_fields__}
     rows = {name: value for name, value in values.items() if type(value) is tuple}
     for length in sorted({count_of(row) for row in rows.values()}):
@@ -312,7 +312,7 @@ def _with_shorter_rows(operation: Operation) -> Iterator[Operation]:
 
 
 def _runs(length: int) -> Iterator[tuple[int, int]]:
-    """Yield what to leave out of a row, long runs first."""
+    """Yield ranges to drop from a row, long ones first."""
     size = length // 2
     while size:
         yield from ((start, min(start + size, length)) for start in range(0, length, size))
@@ -335,7 +335,7 @@ def _smaller(value: Any) -> Iterator[Any]:
 
 # -- acts --
 def lower_arguments(reduction: Reduction, machine: type[ActingMachine]) -> None:
-    """Try smaller arguments of each act, which may go down to the least that the machine draws."""
+    """Try smaller arguments of each act, down to the least that the machine draws."""
     known = acts_of(machine)
     at = 0
     while at < len(reduction.items):
@@ -363,7 +363,7 @@ def draw_others(reduction: Reduction, machine: type[ActingMachine]) -> None:
     names, weights = list(known), [act.act_weight for act in known.values()]
 
     def draw(low: int, high: int) -> int:
-        """Draw a number of a range, rather a small one."""
+        """Draw a number from a range, preferring small ones."""
         return source.randint(low, source.randint(low, high))
 
     for _ in range(_OTHERS):

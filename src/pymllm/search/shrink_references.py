@@ -1,4 +1,4 @@
-"""The ways in which a shrinker changes what steps give to each other: slots, nodes and holds.
+"""The passes by which a shrinker changes the references between steps: slots, nodes and holds.
 
 They are of the same form as those of `pymllm.search.shrink_passes`: each tries some smaller programs,
 and keeps what still breaks the law.
@@ -40,13 +40,13 @@ POOLS_OF_PAGES = ("slots", "swa_slots")
 
 # -- one step for two --
 def join_operations(reduction: Reduction) -> None:
-    """Let one operation do what the next of its kind did, too: allocations, evictions, and what has rows."""
+    """Join an operation with the next of its kind: allocations, evictions, and what has rows."""
     while any(reduction.attempt(_joined(reduction.items, *pair)) for pair in _neighbours(reduction.items)):
         pass
 
 
 def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of an operation and the next operation of its kind, where the two can be joined."""
+    """Yield the numbers of two successive operations of a kind that can be joined."""
     for kind in dict.fromkeys(map(type, operations)):
         for pair in pairwise(at for at, operation in enumerate(operations, 1) if type(operation) is kind):
             if _together(*(operations[number - 1] for number in pair)) is not None:
@@ -54,7 +54,7 @@ def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
 
 
 def _together(one: Any, other: Any) -> Any:
-    """Return an operation with the counts or rows of two; ``None`` where they differ otherwise."""
+    """Return one operation with the counts or rows of two; ``None`` where they differ otherwise."""
     changes: dict[str, Any] = {}
     for name in one.__struct_fields__:
         first, second = getattr(one, name), getattr(other, name)
@@ -66,7 +66,7 @@ def _together(one: Any, other: Any) -> Any:
 
 
 def _joined(operations: Operations, first: int, second: int) -> Operations:
-    """Join allocations in the place of the first, whose spans follow, and others in that of the second."""
+    """Join allocations in the place of the first, moving their spans, and others in that of the second."""
     one, other = operations[first - 1], operations[second - 1]
     count = _COUNTS.get(type(one))
     given = 0 if count is None else getattr(one, count)
@@ -88,7 +88,7 @@ _GIVE_ALIKE: tuple[frozenset[type], ...] = (frozenset({Match, Insert}), frozense
 
 
 def retarget_references(reduction: Reduction) -> None:
-    """Let another step give what one gives, which is left out: the last first, to the first that does.
+    """Drop a step after redirecting its references to the first step that gives the same; last steps first.
 
     A node is the same whether a match or an insert found it, and so are the slots of a match and of the
     allocation that they come from. Nobody asks here whether they are: the law tells.
@@ -109,20 +109,20 @@ def _give_alike(one: type, other: type) -> bool:
 
 
 def _retargeted(operations: Operations, number: int, other: int) -> Operations:
-    """Leave a step out, and let another one be named instead."""
+    """Drop a step, redirecting its references to another."""
     moved = [renumbered(it, lambda step: other if step == number else step) for it in operations]
     return without(moved, {number})
 
 
 def match_instead(reduction: Reduction) -> None:
-    """Let an insert be a match of its key where it is the node or the use alone that matters."""
+    """Replace an insert by a match of its key, where only its node or the use matters."""
     for at, operation in enumerate(reduction.items):
         if isinstance(operation, Insert):
             reduction.attempt(replaced(reduction.items, at, Match(operation.key)))
 
 
 def lower_spans(reduction: Reduction) -> None:
-    """Let spans be of the first numbers that a step gave, so that it need not give more, and in order."""
+    """Make spans name the first numbers of a step, in order, so that the step can give fewer."""
     for change in (_lowered, _in_order):
         for at in range(len(reduction.items)):
             if at < len(reduction.items):
@@ -139,7 +139,7 @@ def _in_order(part: Any) -> Any:
 
 
 def untangle_inserts(reduction: Reduction) -> None:
-    """Let inserts take all their slots from one allocation: all of them, then each.
+    """Take all slots of an insert from one allocation: all of them, then each.
 
     What a match or another allocation gave is no longer needed then, and can be dropped.
     """
@@ -152,7 +152,7 @@ def untangle_inserts(reduction: Reduction) -> None:
 
 
 def _allocation_of(operations: Operations, operation: Operation) -> int:
-    """Return the last allocation of those steps that gave an insert its slots; 0 where one gave all."""
+    """Return the last allocation among the steps that gave an insert its slots; 0 for a single step."""
     if not isinstance(operation, Insert) or operation.slots is None or len(operation.slots) < 2:
         return 0
     steps = [span.step for span in operation.slots if span.step]
@@ -172,7 +172,7 @@ def _untangled(operations: Operations, places: Sequence[int]) -> Operations:
 
 # -- as much as is named --
 def shrink_allocations(reduction: Reduction) -> None:
-    """Let each allocation be of the pages that somebody names, or of fewer others in a smaller pool.
+    """Reduce each allocation to its named pages, or to fewer unnamed ones in a smaller pool.
 
     What fills a pool may have to fill it: with fewer pages handed out, more would be left.
     """
@@ -192,7 +192,7 @@ def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> bool:
 
 
 def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int]:
-    """Return the pages of an allocation that somebody names."""
+    """Return the pages of an allocation that any operation names."""
     spans = [
         it for operation in operations for it in parts(operation) if type(it) is Span and it.step == number
     ]
@@ -202,7 +202,7 @@ def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int
 def _with_pages(
     operations: Operations, number: int, unit: int, pages: Sequence[int], count: int
 ) -> Operations:
-    """Let an allocation be of ``count`` pages, of which the first are the named ``pages``."""
+    """Reduce an allocation to ``count`` pages, the first of which are the named ``pages``."""
     moved = {page: place for place, page in enumerate(pages)}
 
     def change(part: Any) -> Any:
@@ -217,7 +217,7 @@ def _with_pages(
 
 
 def _shrink_filled_pool(reduction: Reduction, number: int, unit: int, pages: Sequence[int]) -> bool:
-    """Take pages that nobody names from an allocation, and as many from a pool: all, half of them, or one."""
+    """Remove unnamed pages from an allocation, and as many from a pool: all, half of them, or one."""
     allocation = reduction.items[number - 1]
     count = getattr(allocation, _COUNTS[type(allocation)]) // unit
     spare = count - len(pages)
@@ -255,7 +255,7 @@ def count_of(row: tuple[Any, ...]) -> int:
 
 
 def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
-    """Leave out what is at places ``start`` to ``stop`` of a row: of spans, of the numbers they stand for."""
+    """Remove places ``start`` to ``stop`` from a row: of spans, of the numbers they stand for."""
     if not is_spans(row):
         return row[:start] + row[stop:]
     kept: list[Span] = []
@@ -270,13 +270,13 @@ def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
 
 
 def _with_rows(part: Any, change: Callable[[tuple[Span, ...]], tuple[Span, ...]]) -> Any:
-    """Return a record with other rows of spans."""
+    """Return a record with its rows of spans changed."""
     rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
     return structs.replace(part, **{name: change(row) for name, row in rows.items()}) if rows else part
 
 
 def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Let spans that continue each other be one."""
+    """Merge spans that continue each other."""
     merged: list[Span] = []
     for span in spans:
         if merged and (merged[-1].step, merged[-1].stop) == (span.step, span.start):
@@ -287,5 +287,5 @@ def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def replaced(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
-    """Return a tuple with another item at one place."""
+    """Return a tuple with one item replaced."""
     return (*items[:at], item, *items[at + 1 :])

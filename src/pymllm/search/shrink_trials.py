@@ -1,4 +1,4 @@
-"""Run candidates for a shorter program within a budget, each on a new adapter, and see what they break."""
+"""Trials of candidates for a smaller program within a budget, each on a new adapter."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _UNITS = ("page_size", "block_size")
 
 
 class OutOfBudgetError(Exception):
-    """No more programs may be played."""
+    """The budget for programs is spent."""
 
 
 class ShrinkBudget:
-    """Counts what was spent; no more than ``plays`` programs and ``seconds`` may be."""
+    """A budget of at most ``plays`` programs and ``seconds``, and the amount spent."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ShrinkBudget:
             self._plays_max, self._seconds = before
 
     def spend(self) -> None:
-        """Count a program that is about to be played; raises `OutOfBudgetError` where none may be."""
+        """Count a program about to be played; `OutOfBudgetError` where the budget is spent."""
         self.check_time()
         if self.hangs >= _HANGS or (self._plays_max is not None and self.plays >= self._plays_max):
             raise OutOfBudgetError
@@ -104,12 +104,12 @@ class ShrinkBudget:
         self.plays += 1
 
     def check_time(self) -> None:
-        """Raise `OutOfBudgetError` once it is late."""
+        """Raise `OutOfBudgetError` once the time is over."""
         if self._seconds is not None and self.seconds >= self._seconds:
             raise OutOfBudgetError
 
     def note_failure(self, error: Exception) -> None:
-        """Count a candidate that could not be run, among the hangs, the misfits or the mistakes.
+        """Count a candidate that could not be run, as a hang, a misfit or a mistake.
 
         Raises `OutOfBudgetError` where that is what stopped it.
         """
@@ -131,7 +131,7 @@ class ShrinkBudget:
 
 
 def _is_mistake(error: Exception) -> bool:
-    """Tell whether the one who raised an error is a driver or a judge, and did not mean to."""
+    """Tell whether an error shows a bug in a driver or a judge."""
     if isinstance(error, PymllmError):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -139,7 +139,7 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def makes_sense(judge: Judge[KindModel], operation: Operation) -> bool:
-    """Tell whether the slots that an operation names are the caller's to name.
+    """Tell whether an operation names only slots that the caller may name.
 
     Of judges and operations that are not about slots everything is let pass: the judge itself says afterwards
     what made no sense.
@@ -189,7 +189,7 @@ _LEAST_REPAIRS = 400
 
 
 class Look(Enum):
-    """How closely a program is looked at: the cheapest way in which the law is seen to be broken."""
+    """The thoroughness of a check: the cheapest way in which the law is seen to be broken."""
 
     OUTCOMES = "each outcome is judged"
     TO_THE_END = "and the end, with parts of the program run again"
@@ -197,7 +197,7 @@ class Look(Enum):
 
 
 class _Player:
-    """The memory of the programs that were asked about; wanted are programs that break a law of ``laws``."""
+    """The memory of tried programs, in a search for programs that break a law of ``laws``."""
 
     def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
         self._header = header
@@ -207,7 +207,7 @@ class _Player:
         self.tried: set[int] = set()
 
     def is_new(self, program: Program) -> bool:
-        """Tell whether a program may be played and has not been asked about before; note that it has now."""
+        """Tell whether a program may be played and is new, and note it as tried."""
         key = program.key
         if key in self.tried or any(program.config.get(unit) not in self._units[unit] for unit in _UNITS):
             return False
@@ -216,7 +216,7 @@ class _Player:
 
 
 def _find_units(header: Header) -> dict[str, set[object]]:
-    """Return the values that each unit has in a header's configuration, or in one that its class declares."""
+    """Return the page sizes and other units in a header's configuration, and in those of its class."""
     try:
         declared = load_class(find_adapter(header.adapter)).CONFIGURATIONS
     except PymllmError:  # nothing can be played then
@@ -225,20 +225,20 @@ def _find_units(header: Header) -> dict[str, set[object]]:
 
 
 class Trials(_Player):
-    """Plays operations that are to break a law, each program on a new adapter."""
+    """A player of operations that should break a law, each program on a new adapter."""
 
     look = Look.OUTCOMES
 
     def is_worth(self, program: Program, best: Program) -> bool:
-        """Tell whether a program is smaller than the best and has not been asked about before."""
+        """Tell whether a program is smaller than the best and has not been tried."""
         return weigh(program) < weigh(best) and self.is_new(program)
 
     def forget(self) -> None:
-        """Let every program be tried again: it is looked at in another way now."""
+        """Forget the tried programs, so that each can be tried again: it is looked at in another way now."""
         self.tried.clear()
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Run a program without those of its operations that make no sense; ``None`` where no law breaks.
+        """Run a program without operations that make no sense; ``None`` where no law breaks.
 
         What was left of it comes back, up to the step that broke one. Raises `OutOfBudgetError` where it must
         not be played any more, or was not at its end in time.
@@ -314,7 +314,7 @@ class _Run:
 
 
 def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: Collection[int]) -> bool:
-    """Carry an operation out if it makes sense; whether it did."""
+    """Carry an operation out if it makes sense, and tell whether it did."""
     is_left_over = any(step in skipped for step in references(operation))
     if is_left_over or not makes_sense(examiner.judge, operation):
         return False
@@ -329,7 +329,7 @@ def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: C
 
 
 class ActTrials(_Player):
-    """Plays acts: what an engine does wrong shows in what it is asked for, and not in its calls alone."""
+    """A player of acts, for laws whose violation also depends on the requests given to an engine."""
 
     def __init__(
         self, scenario: Scenario, header: Header, laws: Collection[str], budget: ShrinkBudget
@@ -339,11 +339,11 @@ class ActTrials(_Player):
         self._least: tuple[int, ...] = (sys.maxsize,)
 
     def is_worth(self, program: Program, best: Program) -> bool:
-        """Tell whether acts have not been asked about before: how much they lead to is seen afterwards."""
+        """Tell whether acts have not been tried: how much they lead to is seen afterwards."""
         return self.is_new(program)
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Play acts; ``None`` where no law breaks, or in no fewer operations than ever before.
+        """Play acts; ``None`` where no law breaks, or only in as many operations as before.
 
         Of as many operations the fewer acts count, then the numbers of the configuration and of the acts.
         """
@@ -396,7 +396,7 @@ def _machine_of(scenario: Scenario, header: Header, config: Config) -> type[Acti
 
 
 def _play(machine_class: type[ActingMachine], acts: Iterable[PlayedAct]) -> None:
-    """Play those acts that make sense, and tear down what they leave."""
+    """Play the acts that make sense, and tear down the machine."""
     machine = machine_class()
     known = acts_of(machine_class)
     try:

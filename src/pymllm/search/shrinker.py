@@ -76,7 +76,7 @@ class Finding:
 
 
 def make_finding(found: FoundViolation) -> Finding:
-    """Try in which ways a violation of a machine can be seen again.
+    """Make a finding, testing in which ways its violation can be shown again.
 
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
     show; a cache that does not do the same twice may show nothing the second time. Where the operations do
@@ -95,7 +95,7 @@ def make_finding(found: FoundViolation) -> Finding:
 
 
 def pick_smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Keep the smallest program for each law, the smallest of all first."""
+    """Return the smallest program for each law, the smallest of all first."""
     kept: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda finding: (len(finding.history), finding.is_unfinished)):
         kept.setdefault(finding.law, finding)
@@ -144,7 +144,7 @@ _SHARE_OF_ACTS = 0.4
 
 @dataclass(frozen=True, slots=True)
 class ShrinkProgress:
-    """How far a shrinker is."""
+    """The progress of a shrinker."""
 
     plays: int  # programs played so far
     operations: int  # of the smallest program so far
@@ -157,7 +157,7 @@ faults, half were shrunk to the end in 74 programs, and the slowest in 1,876, wh
 
 
 def plays_after(shrinks: int) -> int:
-    """Return how many programs `shrink` may play behind so many of Hypothesis; none behind none."""
+    """Return the number of programs for `shrink` to play after Hypothesis's number; 0 after 0."""
     return max(_PLAYS, shrinks) if shrinks else 0
 
 
@@ -169,7 +169,7 @@ def shrink(
     laws: Collection[str] | None = None,
     from_outside: bool = False,
 ) -> FoundViolation:
-    """Return the smallest program that was found to break the same law, or one of ``laws``.
+    """Return the smallest program found that breaks the same law, or one of ``laws``.
 
     It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
     one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
@@ -183,7 +183,7 @@ def shrink(
 
 
 class Shrinker:
-    """Makes one program smaller, as `shrink`; the best so far can be had also after an interrupt."""
+    """A shrinker of one program, as `shrink`; its best is available after an interrupt, too."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Shrinker:
 
     @property
     def best(self) -> FoundViolation:
-        """The smallest so far."""
+        """The smallest program so far."""
         found = self._found if self._reduction is None else self._reduction.found
         is_unfinished = not self._is_finished
         mistakes = self.budget.tell_mistakes()
@@ -215,7 +215,7 @@ class Shrinker:
         return replace(found, is_unfinished=is_unfinished, mistakes=mistakes)
 
     def run(self) -> None:
-        """Try smaller programs until there are none, or no more may be tried."""
+        """Try smaller programs until none is left, or the budget is spent."""
         try:
             if self._found.scenario is not None and len(self._found.history) > _LONG:
                 self._begin_with_acts(self._found.scenario)
@@ -225,7 +225,7 @@ class Shrinker:
             pass
 
     def _begin_with_acts(self, scenario: Scenario) -> None:
-        """Leave out acts of a long program before operations: what is left of them hangs together."""
+        """Drop acts of a long program before operations: what is left of them hangs together."""
         with self.budget.part(_SHARE_OF_ACTS):
             reduction = self._play_acts(scenario)
             if reduction is not None:
@@ -235,7 +235,7 @@ class Shrinker:
                     self._found = reduction.found
 
     def _begin(self) -> None:
-        """Break the law again, by operations alone or else by acts, and make what breaks it smaller."""
+        """Break the law again, by operations alone or else by acts, and shrink the program that does."""
         trials, scenario = self._trials, self._found.scenario
         program = _numbered(self._found.history)
         for trials.look in self._looks:
@@ -276,7 +276,7 @@ class Shrinker:
                 join_operations(reduction)
 
     def _confirm(self, reduction: Reduction) -> None:
-        """Make sure that the closest look, such as the look of a rerun, sees the law broken, too.
+        """Check that the closest look, as a rerun takes it, also sees the law broken.
 
         Where another law is seen first, the program is made smaller once more under the closest look, if that
         shows the law in the program as it was found.
@@ -302,7 +302,7 @@ class Shrinker:
 
 
 def _numbered(history: History) -> Program:
-    """Return the operations numbered from 1, and so whatever names them."""
+    """Return the operations numbered from 1, and their references renumbered."""
     numbers = {step.number: number for number, step in enumerate(history.steps, 1)}
     operations: list[Operation] = [
         renumbered(step.operation, lambda number: numbers.get(number, number)) for step in history.steps
@@ -315,7 +315,7 @@ _BETWEEN_WORDS = 0.5  # Seconds: a long program takes some time to be told.
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """The task to make a program smaller."""
+    """The task to shrink a program."""
 
     history: History  # the program
     adapter: str  # registry name, ``module:Class`` or ``command:PROGRAM ARGS``
@@ -325,7 +325,7 @@ class ShrinkTask:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkRun:
-    """The results of a task to make a program smaller, so far."""
+    """The results so far of a task to shrink a program."""
 
     # of the operations as they were; ``None`` where they make no sense, and acts may show why
     result: RerunResult | None
@@ -341,7 +341,7 @@ class ShrinkRun:
 
 
 def run_shrink(task: ShrinkTask) -> ShrinkRun:
-    """Run a program again and, where it breaks a law, look for the smallest; raises as `rerun_history`."""
+    """Run a program again and, if it breaks a law, shrink it; raises as `rerun_history`."""
     scenario = find_scenario(task.history.header)
     result = _rerun(task, has_acts=scenario is not None)
     before = _see_again(task, result, scenario)
@@ -368,7 +368,7 @@ def run_shrink(task: ShrinkTask) -> ShrinkRun:
 
 
 def shows_again(found: FoundViolation) -> bool:
-    """Whether the operations of a program, run again, break its law."""
+    """Tell whether a program's operations break its law when run again."""
     return make_finding(found).is_rerun
 
 
@@ -384,7 +384,7 @@ def _rerun(task: ShrinkTask, *, has_acts: bool) -> RerunResult | None:
 def _see_again(
     task: ShrinkTask, result: RerunResult | None, scenario: Scenario | None
 ) -> FoundViolation | None:
-    """Take the violation of the operations, or else that of the acts."""
+    """Return the violation of the operations, or else that of the acts."""
     if result is not None and result.violation is not None:
         return FoundViolation(result.history, result.violation, scenario=scenario)
     if scenario is None:

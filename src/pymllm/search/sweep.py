@@ -30,7 +30,7 @@ _ACTS_OF_AN_ENGINE = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One call that is to fail."""
+    """One call to fail on purpose."""
 
     step: int  # operation that makes it
     # as of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free
@@ -52,7 +52,7 @@ class SweepReport:
 
 # -- machines in which calls fail ----------------------------------------------------------------------------
 def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
-    """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
+    """Return the machine without acts that let calls fail: a corpus is of sound programs."""
     space = {"LEFT_OUT": frozenset({"faults"}), "AUDIT": False}
     return type(f"{machine.__name__}__sound", (machine,), space)
 
@@ -60,7 +60,7 @@ def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
 def _drive_for(
     machine: type[ActingMachine], other: type[ActingMachine], seed: int, acts: int
 ) -> ActingMachine:
-    """Drive another machine in the name of one: that one counts, and has what is found."""
+    """Drive another machine and credit its steps and findings to this one."""
     other.steps_run = 0
     try:
         return drive(other, seed, acts)
@@ -70,7 +70,7 @@ def _drive_for(
 
 
 class _ShortOfMemory:
-    """Goes before a life-cycle machine: some allocations of its engine find nothing, whatever is free."""
+    """A base of life-cycle machines in which some allocations fail, however much is free."""
 
     FAILS_AT: ClassVar[int] = 0
     TIMES: ClassVar[int] = 0
@@ -81,7 +81,7 @@ class _ShortOfMemory:
         self.allocating.refuses = self._refuses  # type: ignore[attr-defined]
 
     def _refuses(self) -> bool:
-        """Count an allocation; one that fails twice is followed by a retraction, for which two must live."""
+        """Count an allocation, and tell whether it fails; a failure repeated needs two live requests."""
         cls = type(self)
         cls.allocations += 1
         lives = self.engine.lives()  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ class _ShortOfMemory:
 
 # -- what can fail -------------------------------------------------------------------------------------------
 def failures_of(history: History) -> Iterator[Failure]:
-    """Yield every call of a program, in which none failed, that can be let fail, in order."""
+    """Yield, in order, every call of a sound program that can be made to fail."""
     claimed = history.header.capabilities
     for step in history.steps:
         outcome = step.outcome
@@ -117,7 +117,7 @@ def _hoard_blocks(played: ActingMachine, free: dict[str, int]) -> None:
 
 
 def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
-    """Give every slot that can be had to a held block."""
+    """Give all available slots to held blocks."""
     _hoard_blocks(played, free)
     taken = played.examiner.history.steps[-1]
     held = taken.outcome.result if taken.outcome is not None else None
@@ -161,7 +161,7 @@ def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
 
 # -- sweeping ------------------------------------------------------------------------------------------------
 def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
-    """Let every call of a corpus fail, one program from each seed, and have all that comes of it judged.
+    """Fail every call of a corpus in turn, one program per seed, and judge the results.
 
     Where a law is broken, ``machine.found`` has the program. Cost: the square of the length of a program.
     """
@@ -175,7 +175,7 @@ def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Swee
 
 
 def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Iterator[Examiner]:
-    """Do the same one failure at a time; yields the examiner of each program that was played to its end."""
+    """Fail every call of a corpus in turn; yield the examiner of each program that was played to its end."""
     for seed in seeds:
         if issubclass(machine, EngineMachine):
             yield from _sweep_lives(machine, seed, acts // _ACTS_OF_AN_ENGINE)
@@ -190,7 +190,7 @@ def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) ->
 def _sweep_inside(
     machine: type[ActingMachine], sound: History, step: int, calls: Sequence[str]
 ) -> Iterator[Examiner]:
-    """Let the first of some calls fail, then the second, until there are no more."""
+    """Fail the first call of each kind, then the second, until there are no more."""
     without = _struck(_play(machine, sound, Failure(step, calls[0], _BEYOND)))
     for call in calls:
         for nth in itertools.count(1):
@@ -201,7 +201,7 @@ def _sweep_inside(
 
 
 def _struck(examiner: Examiner) -> Outcome | None:
-    """Return what came of the operation in which a call was to fail."""
+    """Return the outcome of the operation in which a call was to fail."""
     steps = examiner.history.steps
     armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, ops.Fault))
     return steps[armed + 1].outcome
@@ -235,7 +235,7 @@ def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> 
 
 
 def _sweep_lives(machine: type[EngineMachine], seed: int, acts: int) -> Iterator[Examiner]:
-    """Let every allocation of an engine find nothing, once and twice; all is given back all the same."""
+    """Fail every allocation of an engine, once and twice; everything is given back nevertheless."""
     short: Any = type(f"{machine.__name__}__short", (_ShortOfMemory, machine), {})
     _drive_for(machine, short, seed, acts)
     for fails_at in range(1, short.allocations + 1):

@@ -54,7 +54,7 @@ class VerifyPlan:
 
     @property
     def unwanted(self) -> Unwanted:
-        """The violations to pass over: deviations of installed versions, and laws that were not asked for."""
+        """The violations to ignore: deviations of installed versions, and laws outside the plan."""
         known = tuple(filter(is_of_version, self.deviations))
         return Unwanted(known, tuple(law.id for law in self.laws))
 
@@ -90,7 +90,7 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[Searc
 
 
 def _promise(task: SearchTask, seconds: float) -> SearchTask:
-    """Give a search the programs that its machine plays in so much time of a quiet core."""
+    """Give a search the number of programs that its machine plays in some seconds of a quiet core."""
     examples = max(1, round(_HALF * seconds * task.machine.pace))
     driven = max(1, round(_HALF * seconds * task.machine.driven_pace))
     most = max(_PATIENCE * seconds, _PATIENCE_LEAST)
@@ -115,7 +115,7 @@ def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
 
 
 def _search_plan(plan: VerifyPlan) -> SearchPlan:
-    """Plan to find, and to leave it at that: a `ShrinkTask` makes small what was found."""
+    """Plan a search without shrinking: a `ShrinkTask` makes small what was found."""
     return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
 
 
@@ -126,7 +126,7 @@ def plan_targeted_runs(
     earlier: Sequence[SearchedConfiguration] = (),
     turn: int = 0,
 ) -> list[SearchTask]:
-    """Plan another search for laws that nothing has tested, on two configurations of one machine.
+    """Plan another search for untested laws, on two configurations of one machine.
 
     Where the plan is strict, goals that were never reached are looked for in the first turn, too. There
     is none where a number of programs was asked for: that many are played, and no more. An adapter that broke
@@ -160,7 +160,7 @@ def plan_targeted_runs(
 
 
 def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:
-    """Pick the first and the last able configuration of a machine; of none where it is nobody's turn."""
+    """Choose the first and the last able configuration of a machine; none once all had their turn."""
     places: dict[MachineEntry, list[int]] = defaultdict(list)
     for place, (found, is_able) in enumerate(zip(own, able, strict=True)):
         if is_able:
@@ -188,13 +188,13 @@ def _targeted_run(
 
 
 def price_of(task: SearchTask) -> float:
-    """Estimate how long a search takes, in no unit."""
+    """Estimate how long a search takes, without a unit."""
     plan, machine = task.plan, task.machine
     return plan.steps * (plan.examples / machine.pace + plan.driven / machine.driven_pace)
 
 
 def run_search(task: SearchTask) -> SearchResult:
-    """Carry out a search, or a second one."""
+    """Carry out a first or a second search."""
     machine = _make_machine(task, task.plan.seed)
     if task.laws or task.goals:
         return targeted_run(machine, task.plan, task.laws, task.goals)
@@ -212,7 +212,7 @@ def is_cut_short(task: SearchTask, result: SearchResult) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """One finding to make smaller; with a plan, by the search that found it, too."""
+    """One finding to shrink; with a plan, also by the search that found it."""
 
     adapter: str  # adapter, config, machine: what it was found with
     config: Config
@@ -224,7 +224,7 @@ class ShrinkTask:
 
 
 def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[ShrinkTask]:
-    """Choose what to make smaller: for each adapter the smallest program of each law that it breaks.
+    """Choose the findings to shrink: for each adapter the smallest program of each law that it breaks.
 
     Hypothesis shrinks the smallest of all only, which is the one that is printed.
     """
@@ -253,7 +253,7 @@ def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) 
 
 
 def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
-    """Make a finding smaller; other laws that smaller programs broke on the way come with it.
+    """Shrink a finding; return also other laws that smaller programs broke on the way.
 
     The smallest of an adapter is made smaller twice, by `shrink` and by Hypothesis, since neither does for
     the other. Of 38 faults of the cabinet Hypothesis had fewer operations in two (11 for 23, 4 for 5) and

@@ -35,7 +35,7 @@ def play_shard(
     command: str,
     progress: Progress = unseen,
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Carry out and keep the first searches of a shard; return its document and any interruption.
+    """Play and keep the first searches of a shard; return its document and any interruption.
 
     Each adapter is tried as by `pymllm.search.runner.verify`, which says what is raised; besides
     `UsageError` where there are more shards than searches.
@@ -85,7 +85,7 @@ def count_searches(plan: VerifyPlan) -> int:
 
 
 def deal(tasks: Iterable[SearchTask], shard: Shard) -> list[SearchTask]:
-    """Return the hand of a shard: dear searches are dealt first, so that all hands take about as long."""
+    """Return the searches of a shard: dear searches are dealt first, so that all hands take about as long."""
     dear_first = sorted(tasks, key=price_of, reverse=True)
     return list(shard.keep(dear_first, weight=lambda task: max(1, round(_FINE * price_of(task)))))
 
@@ -95,7 +95,7 @@ def _is_done(task: SearchTask, answer: SearchResult | Lost) -> bool:
 
 
 def _broken_by(searched: Searched) -> tuple[BrokenLaw, ...]:
-    """Name each law that an adapter broke once, with the smallest program's words."""
+    """Return each law that an adapter broke once, with its smallest program's message."""
     found: dict[str, list[Finding]] = {}
     for task, answer in searched:
         if isinstance(answer, SearchResult):

@@ -176,7 +176,7 @@ def _begin(
 
 
 def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFailure]:
-    """Return which machines would play at some places and cannot here, each once with its reason."""
+    """Return the machines that places need and that cannot run here, each once with its reason."""
     missing = {
         entry.name: SmokeFailure(place.adapter, place.kind, entry.why_missing or "")
         for place in places
@@ -187,7 +187,7 @@ def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFa
 
 
 class _Campaign:
-    """The state of a campaign that is being played."""
+    """The state of a campaign in progress."""
 
     def __init__(self, plan: SoakPlan, header: CampaignHeader, folder: Path, show: Onlooker | None) -> None:
         self.totals = Totals([header])
@@ -202,12 +202,12 @@ class _Campaign:
         self._is_over = False
 
     def count(self, record: RunRecord) -> None:
-        """Take a run into the totals, and do not play it again."""
+        """Add a run to the totals, and do not play it again."""
         self._done.add(record.number)
         self.totals.add(record)
 
     def play(self, workers: Workers, ledger: Ledger, start: float) -> None:
-        """Play what is left; an interrupt ends it with whole lines."""
+        """Play the remaining runs; an interrupt ends the campaign with whole lines."""
         try:
             self._play_all(workers, ledger, self._all_tasks(), start)
             while self._again and not workers.interruption:
@@ -228,7 +228,7 @@ class _Campaign:
             self._tick()
 
     def _is_to_be_played_again(self, task: RunTask, answer: Lost) -> bool:
-        """Tell whether a run shall be forgotten that somebody else ended: it says nothing of the adapter."""
+        """Tell whether to repeat a run whose process was killed from outside, no fault of the adapter."""
         self._killed[task.number] += answer.is_killed
         is_again = answer.is_killed and self._killed[task.number] <= _RETRIES
         self._again += [task] if is_again else []
@@ -257,7 +257,7 @@ class _Campaign:
         self._show(self.totals)
 
     def _keep_programs(self, played: PlayedRun) -> RunRecord:
-        """Write the programs of a failure; what cannot be written is left out."""
+        """Write the programs of a failure; leave out programs that cannot be written."""
         record, finding = played.record, played.finding
         if record.failure is None or played.history is None:
             return record
@@ -286,7 +286,7 @@ class _Campaign:
 
 
 def _lost(task: RunTask, answer: Lost) -> RunRecord:
-    """Write down that the process of a run died or hung."""
+    """Make the record of a run whose process died or hung."""
     steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
     return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)

@@ -59,7 +59,7 @@ def corpus_schema() -> dict[str, object]:
 
 
 class RareRuns:
-    """Collects, of the runs of a merge, the shortest that reached each coverage goal, and how many did."""
+    """The shortest run of a merge for each coverage goal, with the number of runs that reached the goal."""
 
     def __init__(self) -> None:
         self._runs: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class RareRuns:
         self._shortest: dict[tuple[str, str], RunRecord] = {}
 
     def add(self, record: RunRecord) -> None:
-        """Take a run."""
+        """Add a run."""
         self._runs[record.adapter] += 1
         if record.failure is not None:
             return  # what it found is kept as a finding
@@ -79,7 +79,7 @@ class RareRuns:
                 self._shortest[goal_of] = record
 
     def settle(self, known: Iterable[CorpusRun] = ()) -> tuple[CorpusRun, ...]:
-        """Return the runs to keep, with those that were kept before; for each goal the shortest."""
+        """Return the runs to keep, the shortest for each goal, including runs kept before."""
         best: dict[tuple[str, str], CorpusRun] = {}
         for run in known:
             for goal in run.goals:
@@ -125,7 +125,7 @@ def _where(adapter: str, config: Config, machine: str) -> str:
 
 
 def read_corpus(folder: Path) -> tuple[CorpusRun, ...]:
-    """Read a corpus, empty where there is none yet; `TraceError` says which line is none of one, and why."""
+    """Read a corpus, empty if the file is missing; `TraceError` names a line that is none of a corpus."""
     path = folder / CORPUS_FILE
     return tuple(_read(path)) if path.exists() else ()
 
@@ -150,7 +150,7 @@ def _read(path: Path) -> Iterator[CorpusRun]:
 
 
 def write_corpus(runs: Iterable[CorpusRun], folder: Path) -> None:
-    """Write a corpus, in place of the one that is there."""
+    """Write a corpus, replacing an existing one."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(it) for it in (OPENING, *map(msgspec.to_builtins, runs)))
     write_text_file(folder / CORPUS_FILE, "".join(f"{line}\n" for line in lines))

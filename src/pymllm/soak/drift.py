@@ -39,7 +39,7 @@ class DriftVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A way to look at memory."""
+    """One way to measure memory."""
 
     name: str  # name, unit: field of `Memory`, and what it counts
     unit: str
@@ -61,7 +61,7 @@ _COURSES = ("operations", "is_first", *(measure.name for measure in MEASURES))
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How one measure changes with operations."""
+    """The change of one measure with operations."""
 
     measure: str  # measure, unit: what was measured: ``blocks``, ``malloc``, ``uss`` or ``rss``
     unit: str
@@ -76,7 +76,7 @@ class Drift:
     verdict: DriftVerdict
 
     def row(self) -> DriftRow:
-        """Return what a document says of it."""
+        """Return the measure's row in a document."""
         slope, low, high = (None if it is None else round(it, 1) for it in (self.slope, self.low, self.high))
         return DriftRow(
             measure=self.measure,
@@ -110,16 +110,16 @@ class MemoryCourse:
 
     @property
     def processes(self) -> list[str]:
-        """The processes that are looked at, in order."""
+        """The measured processes, in order."""
         return sorted(self._of)
 
     def samples(self, process: str, name: str) -> list[tuple[int, int]]:
-        """Return operations and a measure of `Memory` after them, in their order."""
+        """Return numbers of operations and a measure of `Memory` after them, in order."""
         course = self._of[process]
         return sorted(zip(map(int, course["operations"]), map(int, course[name]), strict=True))
 
     def add(self, memory: Memory) -> None:
-        """Take a sample of a process, in whichever order."""
+        """Add a sample of a process, in any order."""
         self.peak = max(self.peak, memory.rss)
         if not memory.process or zlib.crc32(memory.process.encode()) % self._share:
             return
@@ -156,14 +156,14 @@ class MemoryCourse:
 
 
 def _ordered(course: Mapping[str, array[float]]) -> dict[str, array[float]]:
-    """Return a course by operations: lines of a ledger come in the order of runs."""
+    """Return a course in the order of operations: lines of a ledger come in the order of runs."""
     operations = course["operations"]
     order = sorted(range(len(operations)), key=operations.__getitem__)
     return {name: array("d", [numbers[at] for at in order]) for name, numbers in course.items()}
 
 
 def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float], list[float]]:
-    """Return operations, and what the floor had risen by after them, without first runs."""
+    """Return operations, and the rise of the floor after them, without first runs."""
     spent, risen = [0.0], [0.0]
     # The least of each value and those after it.
     floor = list(itertools.accumulate(reversed(course[name]), min))[::-1]

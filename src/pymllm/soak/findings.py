@@ -48,7 +48,7 @@ class _Failing:
 
 
 class Findings:
-    """Collects the failing runs of a merge, in memory that does not grow with them.
+    """A collection of the failing runs of a merge, in memory that does not grow with them.
 
     Of each adapter and law the first runs are kept, ``most`` of them, and one where none is made small.
     ``small`` has, by adapter and law, the first of them whose program was made small by `settle`, with the
@@ -61,7 +61,7 @@ class Findings:
         self._of: dict[tuple[str, str], _Failing] = {}
 
     def add(self, record: RunRecord) -> None:
-        """Take a run, in the order of numbers, if it broke a law."""
+        """Add a run that broke a law; runs come in the order of numbers."""
         if record.failure is None or record.failure.law is None:
             return
         failing = self._of.setdefault((record.adapter, record.failure.law), _Failing())
@@ -72,7 +72,7 @@ class Findings:
             failing.first[-1] = record  # that of a campaign that one machine played is small already
 
     def adapters(self) -> set[str]:
-        """Return whose programs would be made small."""
+        """Return the adapters whose programs would be made small."""
         return {adapter for adapter, _ in self._of}
 
     def settle(
@@ -82,7 +82,7 @@ class Findings:
         jobs: int = 1,
         progress: Progress = unseen,
     ) -> tuple[FindingRow, ...]:
-        """Make programs small where that was asked for, put equal ones together, the smallest first.
+        """Shrink programs where requested, and merge equal ones, the smallest first.
 
         Programs are looked for in ``folders``, and copied to ``output``. `KeyboardInterrupt` ends it.
         """
@@ -119,7 +119,7 @@ class Findings:
 
 
 def _make_small(task: tuple[Any, str, Any]) -> Finding | None:
-    """Make a program small; ``None`` where it does not break its law again, or cannot be run."""
+    """Shrink a program; ``None`` where it does not break its law again, or cannot be run."""
     history, adapter, law = task
     try:
         run = run_shrink(ShrinkTask(history, adapter, (law,), SECONDS))
@@ -168,7 +168,7 @@ def _row_of(record: RunRecord, history: History | None, output: Path | None) -> 
 
 
 def _read(name: str | None, folders: Sequence[Path]) -> History | None:
-    """Read the program of a run from the first folder with its file; trust no ledger or file beside it."""
+    """Read the program of a run from the first folder with its file, trusting no path in a ledger."""
     for folder in folders:
         path = folder / (name or "")
         if name is None or not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
@@ -184,7 +184,7 @@ def _read(name: str | None, folders: Sequence[Path]) -> History | None:
 
 
 def read_baseline(path: Path) -> tuple[FindingRow, ...]:
-    """Read what an earlier merge found: its folder, its findings, or any ledger.
+    """Read the findings of an earlier merge: its folder, its findings, or any ledger.
 
     `TraceError` and `OSError` where it is none of these.
     """
@@ -223,6 +223,6 @@ def compare_findings(found: Iterable[FindingRow], known: Sequence[FindingRow]) -
 
 
 def write_findings(rows: tuple[FindingRow, ...], folder: Path) -> None:
-    """Write what was found beside a merged ledger."""
+    """Write the findings beside a merged ledger."""
     text = json.dumps(FindingsDocument(findings=rows).plain(), indent=1)
     write_text_file(folder / FINDINGS_FILE, f"{text}\n")

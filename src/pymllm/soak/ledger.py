@@ -38,7 +38,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where runs are played: a machine on a configuration of an adapter that claims something.
+    """A place where runs are played: a machine on a configuration of an adapter that claims something.
 
     ``size`` is one of `pymllm.soak.schedule.SIZES`, ``source`` a digest of an adapter that is not
     of this package (`pymllm.search.foreign_source`).
@@ -92,11 +92,11 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def campaign(self) -> CampaignHeader:
-        """Return the header of the whole campaign, of which this may be a shard."""
+        """Return the header of the whole campaign, of which this one may be a shard's."""
         return self if self.shard is None else structs.replace(self, shard=None)
 
     def known_at(self, place: Place) -> tuple[Deviation, ...]:
-        """Return what is known of an adapter in a configuration."""
+        """Return the known deviations of an adapter in a configuration."""
         return tuple(it for it in self.deviations if it.is_of(place.adapter, place.config))
 
     def version_at(self, place: Place) -> str:
@@ -110,7 +110,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
+    """CPU seconds of a run by activity, estimated from every `clocks.EVERY`-th operation.
 
     - ``adapter``: Carrying operations out.
     - ``judge``: Judging them.
@@ -128,7 +128,7 @@ class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A process between two runs, when everything of the last one is gone.
+    """The memory of a process between two runs, when everything of the last run is gone.
 
     - ``process``: Tells processes apart, also those of other machines.
     - ``operations``: It has carried out so far.
@@ -203,18 +203,18 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
     @property
     def key(self) -> str:
-        """Say which run it is, in all campaigns there are."""
+        """Return the key of a run, unique among all campaigns."""
         config = json.dumps(self.config, sort_keys=True)
         return "|".join((self.version, self.adapter, config, self.machine, str(self.seed), str(self.limit)))
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run was played to its end or to a failure; otherwise its process died or hung."""
+        """Whether the run ended or failed; otherwise its process died or hung."""
         return bool(self.digest)
 
     @property
     def played(self) -> tuple[str, Failure | None]:
-        """Return what must be the same whenever this run is played."""
+        """Return the results that must be equal whenever this run is played."""
         return self.digest, self.failure
 
 
@@ -223,13 +223,13 @@ OPENING = {"format": FORMAT, "schema": SCHEMA}
 
 
 def write_line(record: CampaignHeader | RunRecord) -> str:
-    """Return a line of a ledger, without its end."""
+    """Write a record as a line of a ledger, without its end."""
     opening = OPENING if isinstance(record, CampaignHeader) else {}
     return json.dumps({**opening, **msgspec.to_builtins(record)})
 
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
-    """Read a line of a ledger; `ValueError` says why it is none."""
+    """Read a line of a ledger; `ValueError` gives the reason why it is none."""
     return _record_of(read_json(line))
 
 
@@ -297,7 +297,7 @@ class Ledger:
             raise
 
     def _lock(self) -> None:
-        """Keep others away until the file is closed, by whatever ends this process; not all systems can."""
+        """Lock the file against other writers until it is closed; some systems cannot."""
         with suppress(OSError):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -319,12 +319,12 @@ class Ledger:
 
 
 def has_lines(path: Path) -> bool:
-    """Tell whether there is a ledger with at least one line that was finished."""
+    """Tell whether a ledger exists with at least one finished line."""
     return path.is_file() and length_of_lines(path) > 0
 
 
 def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
-    """Read a ledger line by line; a line that was not finished is left out.
+    """Read a ledger line by line, leaving out an unfinished line.
 
     `TraceError` says which line is none of a ledger, and why, or that there is none at all.
     """

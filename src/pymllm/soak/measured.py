@@ -36,7 +36,7 @@ MEASURED_OPENING = {"format": f"{FORMAT}-measured", "schema": 1}
 
 
 class Measured(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What was measured of a run, which a merge writes apart from what was played; all as of `RunRecord`.
+    """The measurements of a run, written by a merge apart from the played results; fields as of `RunRecord`.
 
     Lines are in the order of the ledger's; ``number`` and ``seed`` say of which run one is.
     """
@@ -53,15 +53,15 @@ class Measured(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     @classmethod
     def take_from(cls, record: RunRecord) -> Measured:
-        """Return what was measured of a run."""
+        """Return the measurements of a run."""
         return cls(record.number, record.seed, **{name: getattr(record, name) for name in _MEASURED})
 
     def is_of(self, record: RunRecord) -> bool:
-        """Tell whether the measurements are of a run whose line has no measurements."""
+        """Tell whether the measurements belong to a run whose line lacks them."""
         return (self.number, self.seed) == (record.number, record.seed) and not record.memory.process
 
     def put_into(self, record: RunRecord) -> RunRecord:
-        """Return the run with what was measured of it."""
+        """Return a run with its measurements."""
         return structs.replace(record, **{name: getattr(self, name) for name in _MEASURED})
 
 
@@ -69,7 +69,7 @@ _MEASURED = ("audited", "seconds", "cpu", "shares", "memory", "file", "short")
 
 
 def canonical_line(record: CampaignHeader | RunRecord) -> str:
-    """Return the line that says what was played, equal for equal runs wherever they were played.
+    """Return the line of the played results, equal for equal runs wherever they were played.
 
     A header says nothing of a shard there, and a run nothing of what was measured; names are in order, and
     what is as it is by default is left out.
@@ -83,7 +83,7 @@ _ATOMS = frozenset({bool, float, int, str, type(None)})
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON; msgspec leaves out a default that is the very object, and not one like it."""
+    """Convert a value for JSON without fields that equal their default; msgspec compares by identity."""
     if isinstance(value, Struct):
         fields = ((name, getattr(value, name), default) for name, default in _defaults(type(value)))
         return {
@@ -98,19 +98,19 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _defaults(of: type[Struct]) -> tuple[tuple[str, Any], ...]:
-    """Return the names of fields, each with its default, or with what equals nothing."""
+    """Return field names with their defaults; a field without one has a default that equals nothing."""
     fields = structs.fields(of)
     made = (it.default if it.default_factory is msgspec.NODEFAULT else it.default_factory() for it in fields)
     return tuple((it.name, default) for it, default in zip(fields, made, strict=True))
 
 
 def measured_line(record: RunRecord) -> str:
-    """Return the line that says what was measured."""
+    """Return the line of the measurements."""
     return json.dumps(msgspec.to_builtins(Measured.take_from(record)))
 
 
 def measured_schema() -> dict[str, Any]:
-    """Describe one line of what was measured, the first or another, as a JSON schema."""
+    """Describe one line of measurements, the first or another, as a JSON schema."""
     opening = {name: {"const": value} for name, value in MEASURED_OPENING.items()}
     first = {"type": "object", "properties": opening, "required": [*opening], "additionalProperties": False}
     return {
@@ -121,7 +121,7 @@ def measured_schema() -> dict[str, Any]:
 
 
 def read_with_measured(path: Path) -> Iterator[CampaignHeader | RunRecord]:
-    """Read a ledger, with what a merge has put beside it.
+    """Read a ledger together with the measurements that a merge has put beside it.
 
     `TraceError` as of `read_ledger`, and where a line beside it is of no run, or not in its place.
     """

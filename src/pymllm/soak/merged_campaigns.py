@@ -17,7 +17,7 @@ from pymllm.work.carrying import Progress, unseen
 
 
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:
-    """Return the ledger of each campaign that began; a ledger that is named itself stays as it is.
+    """Return the ledger of each campaign that began; keep the path of a ledger that is named itself.
 
     Where none began, the ledgers that there would be.
     """
@@ -41,7 +41,7 @@ class MergePlan:
 
 
 def merge_campaigns(folders: Sequence[Path], plan: MergePlan | None = None) -> SoakReport:
-    """Put campaigns, folders or ledgers, together.
+    """Merge campaigns, given as folders or ledgers.
 
     A folder whose campaign ended before its ledger had a line is left out, and told, unless all are such.
     Programs as they were played stay where they are. `FileExistsError`: there is a ledger in ``output``.

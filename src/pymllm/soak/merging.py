@@ -43,7 +43,7 @@ _HEADERS_LIMIT = 2**27  # bytes
 
 
 class LineSorter:
-    """Lines in order, of which a part is in memory, and the rest in files that nobody else sees."""
+    """A sorter of lines, which keeps a part in memory, and the rest in private temporary files."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
@@ -53,7 +53,7 @@ class LineSorter:
         weakref.finalize(self, _close, self._parts)
 
     def add(self, line: bytes) -> None:
-        """Take a line, with its end."""
+        """Add a line, with its end."""
         self._lines.append(line)
         self._size += len(line)
         if self._size > self._budget:
@@ -88,7 +88,7 @@ def _close(files: list[IO[bytes]]) -> None:
 
 
 def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Read lines from the beginning, whoever else is reading them."""
+    """Read lines from the beginning, independently of other readers of the file."""
     at, rest = 0, b""
     while chunk := os.pread(file.fileno(), _CHUNK, at):
         at += len(chunk)
@@ -102,7 +102,7 @@ _Fields = tuple[bytes, bytes, bytes]
 
 
 def _encode(place: bytes, record: RunRecord) -> bytes:
-    """Make a line of a run; in sorted order, the line that counts comes first of all lines of the run.
+    """Encode a run as a line; sorting puts the line that counts before the run's other lines.
 
     That is one that ended, and was looked at more often, with its programs. JSON has no tab.
     """
@@ -146,14 +146,14 @@ class Conflict:
 
 @dataclass(slots=True)
 class Differing:
-    """The runs of an adapter that did not do the same again, each counted once."""
+    """The runs of an adapter that played differently when repeated, each counted once."""
 
     conflict: Conflict  # of the first of them
     runs: int = 0
 
 
 def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the other lines of a run, in order, that say otherwise; those say nothing whose process was lost.
+    """Yield the other lines of a run, in order, that contradict the first; lost processes contradict nothing.
 
     What several lines say is told once.
     """
@@ -170,7 +170,7 @@ def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The runs that the ledgers of a campaign lack."""
+    """The runs that the ledgers of a campaign do not have."""
 
     header: CampaignHeader  # of the campaign
     count: int  # how many
@@ -195,11 +195,11 @@ class Merged:
 
     @property
     def headers(self) -> list[CampaignHeader]:
-        """Those of the campaigns, by seed, each once, with one for each set of packages that played it."""
+        """The headers of the campaigns, by seed, one for each set of packages that played a campaign."""
         return [header for _, headers in self._campaigns() for header in headers]
 
     def __iter__(self) -> Iterator[RunRecord]:
-        """Yield each run once, by campaign and number, as often as somebody asks."""
+        """Yield each run once, by campaign and number; may be repeated."""
         return map(_decode, self._kept() if self._unique is None else iter(self._unique))
 
     def add(self, path: Path) -> None:
@@ -212,7 +212,7 @@ class Merged:
                 self._sorter.add(_encode(place, record))
 
     def _add_header(self, header: CampaignHeader, path: Path) -> bytes:
-        """Say where the runs of a campaign stand, whichever packages play it."""
+        """Return the place of a campaign's runs, equal for all packages that play it."""
         # Shards have the same long header, which is put into its one form once.
         digest = hashlib.sha256(msgspec.json.encode(header.campaign)).digest()
         place = self._places.get(digest)
@@ -263,7 +263,7 @@ class Merged:
             yield place, [header for _, header in sorted(headers.items())]
 
     def _kept(self, *, notes: bool = False) -> Iterator[bytes]:
-        """Yield that line of each run that counts, and note which others contradict it."""
+        """Yield the line that counts of each run, and note the lines that contradict it."""
         for _, lines in groupby(self._sorter, _run_of):
             first = next(lines)
             if notes:
@@ -281,7 +281,7 @@ class Merged:
             is_first = False
 
     def _written(self) -> Iterator[bytes]:
-        """Yield the lines of a ledger: those that count, and those that contradict them for who merges it."""
+        """Yield the lines of a ledger: those that count, each before the lines that contradict it."""
         for _, lines in groupby(self._sorter, _run_of):
             first = next(lines)
             yield first
@@ -314,13 +314,13 @@ def _field(line: bytes, number: int) -> str:
 
 
 def _back(line: bytes) -> bytes:
-    """Return a line by campaign and number, of one by its key."""
+    """Return a line with its campaign and number in front again."""
     fields = line.rstrip(b"\n").split(b"\t")
     return b"\t".join((*fields[-2:], *fields[:-2])) + b"\n"
 
 
 class _Gaps:
-    """Which numbers of so many do not come, of numbers that come in order."""
+    """The numbers missing from an ascending row of numbers."""
 
     def __init__(self, stop: int | None) -> None:
         self._stop = stop
@@ -328,7 +328,7 @@ class _Gaps:
         self._ranges: list[tuple[int, int]] = []
 
     def take(self, number: int) -> None:
-        """Take the next number, perhaps once more."""
+        """Take the next number, which may repeat the last."""
         if self._stop is not None and self._next < min(number, self._stop):
             last = min(number, self._stop) - 1
             self._count += last - self._next + 1
@@ -354,7 +354,7 @@ def _missing_shards(seen: set[Shard]) -> tuple[Shard, ...]:
 def merge_ledgers(
     paths: Iterable[Path], budget: int = BUDGET, done: Callable[[int], None] | None = None
 ) -> Merged:
-    """Put ledgers together; ``done`` takes how many were read. Raises as `read_with_measured`."""
+    """Merge ledgers; ``done`` takes how many were read. Raises as `read_with_measured`."""
     merged = Merged(budget)
     for number, path in enumerate(paths, 1):
         merged.add(path)

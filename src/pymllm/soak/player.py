@@ -51,7 +51,7 @@ two around two calls cost a hundredth. A prime, so as not to come always right b
 
 
 class _Timed:
-    """Stands in for an adapter or a judge while one operation is carried out."""
+    """A wrapper of an adapter or a judge that times one operation."""
 
     def __init__(self, inner: Any, call: str) -> None:
         self._inner = inner
@@ -73,7 +73,7 @@ class _Timed:
 
 
 class Clocks:
-    """Counts processor seconds of one run; ``walks`` and ``again`` as of `Shares`, measured whole."""
+    """A counter of a run's processor seconds; ``walks`` and ``again`` as of `Shares`, measured whole."""
 
     def __init__(self) -> None:
         self._start, self._wall = time.process_time(), time.perf_counter()
@@ -84,7 +84,7 @@ class Clocks:
 
     @contextmanager
     def operation(self, examiner: Examiner) -> Iterator[None]:
-        """Time what adapter and judge do in the block."""
+        """Time the adapter and the judge in the block."""
         adapter = _Timed(examiner.adapter, "apply")
         judge: Any = _Timed(examiner.judge, "judge")
         examiner.adapter, examiner.judge = adapter, judge
@@ -97,7 +97,7 @@ class Clocks:
             self._judge += judge.seconds
 
     def is_sample(self) -> bool:
-        """Count an operation; whether it is to be timed."""
+        """Count an operation, and tell whether it is to be timed."""
         self._operations += 1
         self._until_sample -= 1
         if self._until_sample > 0:
@@ -117,7 +117,7 @@ class Clocks:
             setattr(self, name, getattr(self, name) + max(0.0, spent))
 
     def stop(self) -> tuple[float, float, Shares]:
-        """Return wall-clock and processor seconds since the start, and what took the latter."""
+        """Return wall-clock and processor seconds since the start, and the latter by activity."""
         cpu, wall = time.process_time() - self._start, time.perf_counter() - self._wall
         factor = self._operations / max(self._samples, 1)
         adapter, judge = self._adapter * factor, self._judge * factor
@@ -148,7 +148,7 @@ class _MallInfo(ctypes.Structure):
 
 @functools.cache
 def _set_modules_aside() -> None:
-    """Let the collector leave alone what is there now: half a million objects of torch and its like.
+    """Exclude all present objects from garbage collection: half a million of torch and other modules.
 
     Looking through them took 0.2 s after each run, as long as 2,000 operations.
     """
@@ -176,7 +176,7 @@ def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
 
 
 def _handed_out() -> int:
-    """Return the bytes that the C library has handed out; 0 where it cannot be asked."""
+    """Return the bytes that the C library has handed out; 0 where it does not tell."""
     if not hasattr(_C, "mallinfo2"):
         return 0
     _C.mallinfo2.restype = _MallInfo
@@ -214,7 +214,7 @@ _SPENT = 0
 
 
 class _Run:
-    """A run that is being played."""
+    """A run in progress."""
 
     def __init__(self, task: RunTask, clocks: Clocks) -> None:
         self.task = task
@@ -238,16 +238,16 @@ class _Run:
 
     @property
     def operations(self) -> int:
-        """Carried out so far."""
+        """The number of operations carried out so far."""
         return sum(len(it.history) for it in self.examiners)
 
     @property
     def examiner(self) -> Examiner | None:
-        """That of the program that is being played, if any has begun."""
+        """The examiner of the program in progress, if any has begun."""
         return self.examiners[-1] if self.examiners else None
 
     def play(self) -> None:
-        """Play to the end; raises whatever ends the run early.
+        """Play the run to its end; raise any error that ends it early.
 
         A program that meets what is known ends there, and another begins.
         """
@@ -408,7 +408,7 @@ def _sizes_of(steps: list[Step]) -> dict[str, int]:
 
 
 def _digest(counts: list[Any], steps: list[Step]) -> str:
-    """Condense what was counted, and a sample of the steps with the last one."""
+    """Make a digest of the counts, and of a sample of the steps with the last one."""
     sample = 0
     for step in [*steps[::_SAMPLE], *steps[-1:]]:
         sample = zlib.crc32(repr(step).encode(), sample)

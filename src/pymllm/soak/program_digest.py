@@ -1,4 +1,4 @@
-"""Which programs are the same, but for the names of what is in them.
+"""A digest of programs, equal for programs that differ only in the names of their objects.
 
 A program names tokens, namespaces, slots, rows, blocks, requests, hashes, workers and steps. Which number it
 has for one of them is nobody's choice but that of the generator: what counts is which of them are the same.
@@ -23,7 +23,7 @@ from pymllm.search.reduction import renumbered
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of object; numbers below ``first`` name nothing: they are padding, none at all, or wrong."""
+    """A kind of object; numbers below ``first`` are no names: they are padding, none at all, or wrong."""
 
     name: str
     first: int | None = 0
@@ -73,7 +73,7 @@ _MOST = 2**16
 
 
 def digest_program(history: History) -> str:
-    """Condense a program, equal for programs that differ in names only.
+    """Compute a digest of a program, equal for programs that differ in names only.
 
     Neither the configuration nor the adapter counts.
     """
@@ -85,13 +85,13 @@ def digest_program(history: History) -> str:
 
 
 class _Namer:
-    """The names of a program so far, by what is named."""
+    """The names given so far in a program, by kind of object."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, int]] = {}
 
     def name(self, record: Any) -> dict[str, Any]:
-        """Return an operation or a key as plain data, with new names."""
+        """Return an operation or a key as plain data with new names."""
         plain: dict[str, Any] = encode(record)
         for field, kind in NAMES.get(type(record), {}).items():
             value = _spelled_out(record, field)
@@ -123,6 +123,6 @@ class _Namer:
 
 
 def _spelled_out(record: Any, field: str) -> Any:
-    """Return what a field names; the rows of a move are the numbers that they are."""
+    """Return the spans in a field; the rows of a move become a span of plain numbers."""
     value = getattr(record, field)
     return (Span(0, value, value + record.count),) if type(record) is ops.MoveKV else value

@@ -1,4 +1,4 @@
-"""The results of a campaign, or of several that were put together: totals, verdict, document."""
+"""The results of a campaign, or of several merged campaigns: totals, verdict, document."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SoakReport:
 
     @property
     def growing(self) -> tuple[Drift, ...]:
-        """Measures of memory that grow."""
+        """The measures of memory that grow."""
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
     def _missing_of(self, header: CampaignHeader) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -58,7 +58,7 @@ class SoakReport:
 
     @property
     def has_news(self) -> bool:
-        """Whether something was found that was not known."""
+        """Whether a finding is new."""
         return any(it.new for it in self.kinds)
 
     @property
@@ -69,7 +69,7 @@ class SoakReport:
         return tell_deviations(tuple(known.values()), met)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one takes a coverage goal at zero or memory that grows for broken.
+        """Return the verdict; a strict one counts an unmet coverage goal or growing memory as broken.
 
         So does a deviation that no longer shows. Where nothing was played nothing is known, nor where runs
         are missing.
@@ -84,7 +84,7 @@ class SoakReport:
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
     def document(self, *, strict: bool = False) -> SoakDocument:
-        """Return the record of it; ``strict`` as of `verdict`."""
+        """Return the report's document; ``strict`` as of `verdict`."""
         totals, verdict = self.totals, self.verdict(strict=strict)
         return SoakDocument(
             campaigns=tuple(

@@ -1,4 +1,4 @@
-"""Shards that came back: looked at, counted, and laid beside the plan of their campaign."""
+"""Returned shards: looked at, counted, and laid beside the plan of their campaign."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILE_NAME = re.compile(r"[\w.-]{1,255}\.jsonl", re.ASCII)
 
 
 class Returned:
-    """The folders of shards in a campaign's folder.
+    """The folders of returned shards in a campaign's folder.
 
     A folder is there once all of it is: whoever goes on with the campaign plays what has none. ``refused``
     are adapters that shards could not play, with the reason.
@@ -33,12 +33,12 @@ class Returned:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of shards, in their order."""
+        """The folders of the shards, in order."""
         found = (self._folder / f"{number}-of-{self._count}" for number in range(1, self._count + 1))
         return [folder for folder in found if (folder / LEDGER).exists()]
 
     def keep(self, played: PlayedShard) -> str | None:
-        """Keep a shard; of one that is not what was asked for return the reason, and keep nothing."""
+        """Keep a shard; if it is not the requested one, keep nothing and return the reason."""
         if played.status not in ENDED:
             return describe_end(played)
         try:
@@ -67,7 +67,7 @@ class Returned:
         self.refused |= refused
 
     def _write(self, played: PlayedShard, ledger: bytes) -> None:
-        """Write a folder beside its place, and put it there whole."""
+        """Write a folder beside its place, and move it there whole."""
         name = f"{played.number}-of-{self._count}"
         partial = self._folder / f".{name}"
         shutil.rmtree(partial, ignore_errors=True)

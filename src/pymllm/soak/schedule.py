@@ -1,4 +1,4 @@
-"""Which run of a campaign is which, and in which configurations: all follows from header and number.
+"""The order of a campaign's runs, and the configurations in which they play.
 
 An adapter's own configurations are tiny, so that collisions and pressure are common. Beside them a soak plays
 some that are grown from them (`_GROWTH`), in which a program needs thousands of operations to fill a pool. An
@@ -56,7 +56,7 @@ _CAPACITY: dict[str, tuple[str, str, int]] = {
 
 
 def grow(kind: str, config: Config, size: str) -> Config | None:
-    """Return an adapter's own configuration in a size of `SIZES`, ``None`` where the table has none."""
+    """Return an adapter's own configuration in a size of `SIZES`; ``None`` where the table lacks it."""
     if size == "tiny":
         return dict(config)
     # Without a pool nothing ever makes room: what a long key leaves behind stays.
@@ -71,7 +71,7 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
 
 
 def _is_allowed(kind: str, config: Config) -> bool:
-    """Tell whether a configuration is still legal once it is grown."""
+    """Tell whether a grown configuration is still legal."""
     try:
         check_config(config, kind)
     except ProgramError:
@@ -80,12 +80,12 @@ def _is_allowed(kind: str, config: Config) -> bool:
 
 
 def is_fit_for(machine: MachineEntry, size: str) -> bool:
-    """Tell whether a machine gets anywhere in configurations of a size."""
+    """Tell whether a machine can act usefully in configurations of a size."""
     return size != "large" or not machine.needs
 
 
 def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:
-    """Return how many times as long as in a tiny pool keys and allocations may be, at least 1."""
+    """Return the factor, at least 1, by which keys and allocations may be longer than in a tiny pool."""
     key, unit, tiny = _CAPACITY.get(kind, ("", "", 1))
     capacity, per_page = config.get(key), config.get(unit, 1)
     if type(capacity) is not int or type(per_page) is not int:
@@ -120,7 +120,7 @@ class RunTask:
 
 
 def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on every configuration of an adapter, grown ones included, or why there are none.
+    """Return every machine on every configuration of an adapter, grown ones included, or the reason for none.
 
     What cannot be built larger is left as it is: the table of sizes is ours.
     """
@@ -140,7 +140,7 @@ def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
 
 
 def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on each of some configurations of an adapter; all of `find_places` for none."""
+    """Return every machine on each of some configurations of an adapter; for none, all of `find_places`."""
     entry, configs = asked
     if not configs:
         return find_places(entry)
@@ -171,7 +171,7 @@ def _claims_of(entry: AdapterEntry, config: Config) -> frozenset[str] | None:
 
 
 def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
-    """Yield the runs of a campaign, without end where it has no number of operations.
+    """Yield the runs of a campaign, endlessly if its operations have no limit.
 
     Adapters take turns, and so do the places of an adapter within a size, in an order drawn from the seed: a
     short campaign sees every adapter, a long one every place. Lengths are drawn so that short and long runs
@@ -196,12 +196,12 @@ def is_run_of(header: CampaignHeader, number: int, seed: int) -> bool:
 
 
 def count_runs(header: CampaignHeader) -> int | None:
-    """Return how many runs a campaign has, ``None`` where time decides; 20 microseconds for each."""
+    """Return the number of runs in a campaign, ``None`` where time decides; 20 microseconds for each."""
     return None if header.operations is None else sum(1 for _ in plan_runs(header)) if header.places else 0
 
 
 def runs_of_shard(header: CampaignHeader) -> Iterator[RunTask]:
-    """Yield the runs that a header's ledger is to have: all of `plan_runs`, or those of its shard.
+    """Yield the runs that a header's ledger should have: all of `plan_runs`, or those of its shard.
 
     Shards have equally many operations, but for one run.
     """
@@ -210,12 +210,12 @@ def runs_of_shard(header: CampaignHeader) -> Iterator[RunTask]:
 
 
 def seed_of(header: CampaignHeader, number: int) -> int:
-    """Return the seed of a run of a campaign by its number."""
+    """Return the seed of a campaign's run by the run's number."""
     return int.from_bytes(hashlib.sha256(f"{header.seed}/{number}".encode()).digest()[:6])
 
 
 def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
-    """Return a run of a campaign by its number and place."""
+    """Return a campaign's run by its number and place."""
     seed = seed_of(header, number)
     source = random.Random(f"{seed}/length")
     longest = max(header.longest // SIZES.get(place.size, 1), min(_SHORTEST_EVER, header.longest))
@@ -228,7 +228,7 @@ def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
 
 
 class _Turns:
-    """Whose turn it is: one adapter after the other, each with a place of a size that is drawn."""
+    """The order in which places take turns: one adapter after the other, each in a drawn size."""
 
     def __init__(self, header: CampaignHeader) -> None:
         self._seed = header.seed
@@ -241,7 +241,7 @@ class _Turns:
                 random.Random(f"{header.seed}/{adapter}/{size}").shuffle(places)
 
     def take(self, number: int) -> Place:
-        """Take the place of the next run; numbers must be asked for in order."""
+        """Return the place of the next run; numbers must be asked for in order."""
         adapters = list(self._places)
         adapter = adapters[number % len(adapters)]
         sizes = self._places[adapter]

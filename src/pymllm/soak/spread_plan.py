@@ -57,7 +57,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
     campaign: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def words(self) -> tuple[str, ...]:
-        """Return the options that say what is played."""
+        """Return the options that decide which runs are played."""
         words = [word for name in self.adapters for word in ("--adapter", name)]
         words += [word for config in self.configs for word in ("--config", json.dumps(config))]
         for name in ("machine", "seed", "operations", "minutes", "longest", "audit"):
@@ -66,7 +66,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(words)
 
     def tasks(self, folder: Path, words: Sequence[str]) -> list[ShardTask]:
-        """Return the shards that have not come back; ``words`` say how they are played."""
+        """Return the shards that have not come back; ``words`` are their options."""
         tasks = (
             ShardTask(
                 ("soak", *self.words(), *words),

@@ -1,4 +1,4 @@
-"""Which acts a run plays, and how often: some are switched off, weights are drawn, and phases shift them.
+"""The random choice of acts in a run: some are switched off, weights are drawn, and phases shift them.
 
 Two runs of one machine so look at different corners. Without evictions a pool stays full; without
 refusals nothing hides behind them; where only windows go, tombstones pile up.
@@ -94,7 +94,7 @@ ROLES: dict[str, Roles] = {
 
 
 def roles_of(machine: str, acts: frozenset[str]) -> Roles:
-    """Return the roles of a machine by its name; of one that is not listed, every act may fill."""
+    """Return the roles of a machine by its name; an unlisted machine's acts may all fill."""
     return ROLES.get(machine, Roles(acts))
 
 
@@ -126,7 +126,7 @@ class _Act:
 
 
 class Swarm:
-    """Draws the acts of one run on a new machine; the draws follow from the source alone.
+    """A player of random acts for one run on a new machine; the draws follow from the source alone.
 
     What the machine can do now, such as filling its pool without windows, it always can. ``name`` is of the
     class that its class was made of, ``reach`` how many times as far as in a tiny pool lengths may reach.
@@ -151,7 +151,7 @@ class Swarm:
         self._ranges: dict[str, list[tuple[str, int, int]]] = {}
 
     def play(self, operations: int) -> None:
-        """Play one act, if any makes sense now; phases are as long as so many operations."""
+        """Play one act, if any can be played now; phases last a given number of operations."""
         if operations >= self._phase_ends:
             self._change_phase(operations)
         act = self._draw()
@@ -191,7 +191,7 @@ class Swarm:
 
 
 def _reaching(act: _Act, reach: int) -> list[tuple[str, int, int]]:
-    """Return each argument by its lowest value and how many there are, of lengths that many times more."""
+    """Return each argument's lowest value and number of values, lengths multiplied by a factor."""
     return [
         (name, low, (count - 1) * reach + 1 if is_length else count)
         for name, low, count, is_length in act.arguments
@@ -203,7 +203,7 @@ def _makes_sense(machine: ActingMachine, needs: str | None) -> bool:
 
 
 def _choose(names: list[str], able: Set[str], roles: Roles, source: random.Random) -> list[str]:
-    """Switch some acts off; the vital acts, and one filling act that can be played at once, stay on."""
+    """Switch some acts off; keep the vital acts, and one filling act that can be played at once."""
     chance = source.random() * _OFF_MOST
     kept = [name for name in names if source.random() >= chance * (_OFF_FILLING if name in roles.fill else 1)]
     filling = sorted(roles.fill & able) or sorted(able)

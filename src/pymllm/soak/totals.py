@@ -29,13 +29,13 @@ def expected_at(place: Place) -> frozenset[str]:
 
 @dataclass(slots=True)
 class FailureTotals:
-    """A law that runs of one adapter broke, or a problem with it."""
+    """The failing runs of one adapter that broke the same law, or met the same problem."""
 
     first: RunRecord  # the run that met it first
     runs: int = 0  # how many met it
 
     def row(self) -> FailureRow:
-        """Return what a document says of it."""
+        """Return the failure's row in a document."""
         first = self.first
         assert first.failure is not None  # it is counted as one
         return FailureRow(
@@ -79,7 +79,7 @@ class AdapterTotals:
 
     @property
     def places(self) -> int:
-        """The number of places; a place that several campaigns have counts once."""
+        """The number of places; a place in several campaigns counts once."""
         return len(self.planned)
 
     @property
@@ -94,7 +94,7 @@ class AdapterTotals:
 
     @property
     def operations_per_second(self) -> float:
-        """Operations for each second of processor time, everything included; 0 where nothing ran."""
+        """Operations per second of processor time, everything included; 0 where nothing ran."""
         return self.operations / self.cpu if self.cpu else 0.0
 
     @property
@@ -103,7 +103,7 @@ class AdapterTotals:
         return {name: self.cpu_by[name] / self.cpu if self.cpu else 0.0 for name in _SHARES}
 
     def add(self, record: RunRecord) -> None:
-        """Count a run."""
+        """Add a run."""
         self.played.add(_place(record.config, record.machine))
         self.runs += 1
         self.operations += record.operations
@@ -124,7 +124,7 @@ class AdapterTotals:
             about.runs += 1
 
     def row(self) -> SoakedAdapter:
-        """Return what a document says of it."""
+        """Return the adapter's row in a document."""
         return SoakedAdapter(
             name=self.name,
             kind=self.kind,
@@ -147,7 +147,7 @@ class AdapterTotals:
 
     @property
     def limits(self) -> tuple[SoakedLimit, ...]:
-        """Steps that were not done, each kind of them with the shortest run that has one."""
+        """Steps that were not done, by kind, each with the shortest run that has one."""
         return tuple(
             SoakedLimit(
                 operation=it.operation,
@@ -176,7 +176,7 @@ def _place(config: Config, machine: str) -> str:
 
 
 class Totals:
-    """Sums over all runs of a campaign, or of several, by adapter, and the memory of those that played."""
+    """Sums over all runs of one or more campaigns, by adapter, and the memory of their processes."""
 
     def __init__(self, headers: Iterable[CampaignHeader] = ()) -> None:
         self.adapters: dict[str, AdapterTotals] = {}
@@ -197,12 +197,12 @@ class Totals:
             }
 
     def add(self, record: RunRecord) -> None:
-        """Count a run."""
+        """Add a run."""
         self._of(record.adapter, record.kind).add(record)
         self.memory.add(record.memory)
 
     def differ(self, first: RunRecord, second: RunRecord, runs: int) -> None:
-        """Count runs of an adapter that did not do the same again, of which one is given (X3)."""
+        """Count runs of an adapter that played differently when repeated, given one of them (X3)."""
         adapter = self._of(first.adapter, first.kind)
         message = "the same run, played once more"
         failure = Failure("X3", message, describe_end(first), describe_end(second), first.operations)
@@ -214,25 +214,25 @@ class Totals:
 
     @property
     def runs(self) -> int:
-        """Runs that ended."""
+        """Number of runs that ended."""
         return sum(it.runs for it in self.adapters.values())
 
     @property
     def operations(self) -> int:
-        """Operations carried out in them."""
+        """Number of operations carried out in the runs."""
         return sum(it.operations for it in self.adapters.values())
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time that they took."""
+        """Seconds of processor time that the runs took."""
         return sum(it.cpu for it in self.adapters.values())
 
     @property
     def has_violations(self) -> bool:
-        """Whether a law was broken."""
+        """Whether any run broke a law."""
         return any(law for it in self.adapters.values() for law in it.failures)
 
     @property
     def has_problems(self) -> bool:
-        """Whether an adapter could not be asked."""
+        """Whether any adapter failed without breaking a law, so that runs could not be judged."""
         return any("" in it.failures for it in self.adapters.values())

@@ -1,4 +1,4 @@
-"""Which vectors an implementation of some claims can play, and the claims that most have."""
+"""The vectors that an implementation can play by its claims, and the claims of most implementations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD_BY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """An implementation as far as its claims tell of it; without ``claims`` it has all, built in any way.
+    """An implementation described by its claims; without ``claims`` it has all, in any configuration.
 
     ``page_size``: 1 for pages of one token, more for pages of several, ``None`` for who can have both.
     """
@@ -31,7 +31,7 @@ class Claimant:
     page_size: int | None = None
 
     def plays(self, kind: str, vector: Vector) -> bool:
-        """Tell whether it can play a vector of a kind: its needs are claimed, and it can be built so."""
+        """Tell whether the implementation claims a vector's needs and can be built in its configuration."""
         if kind != self.kind:
             return False
         size = vector.config.get("page_size")
@@ -72,6 +72,6 @@ TYPICAL: Final[tuple[tuple[str, Claimant], ...]] = (
 
 
 def percent(some: int, of: int) -> str:
-    """Write a share with one digit, which is cut off: only all are 100.0 %."""
+    """Write a share in per cent with one digit, rounded down: only all are 100.0 %."""
     tenths = 1000 * some // max(of, 1)
     return f"{tenths // 10}.{tenths % 10} %"

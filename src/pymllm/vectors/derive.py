@@ -38,7 +38,7 @@ _BY_PLACE = (ReadRows, ReadKV, ReadLive, FindSlots)
 
 
 def _spaces_by_place(kind: str, steps: Sequence[Step]) -> frozenset[str]:
-    """Return which numbers an implementation must have chosen alike, as content is read at their places."""
+    """Return the kinds of numbers that must be chosen alike, since content is read at their places."""
     spaces = set()
     for step in steps:
         if isinstance(step.operation, ReadStates):
@@ -62,7 +62,7 @@ def derive(
     link: str = "",
     specification: str,
 ) -> Vector:
-    """Make a vector of a program and of the answers of a sound implementation.
+    """Make a vector from a program and the answers of a sound implementation.
 
     `ProgramError`: the judge does not let the program pass, so that nothing can be asked of it.
     """
@@ -97,7 +97,7 @@ def _expect_all(
     by_place: frozenset[str],
     first: int = 0,
 ) -> list[VectorStep]:
-    """Return the expectation of each step from the first on."""
+    """Return the expectation of each step, from the step ``first`` on."""
     names = Names()
     made: list[VectorStep] = []
     has_order = law == "X2" and "call_order" in needs
@@ -154,7 +154,7 @@ def _comes_to_the_same(
     place: int,
     outcome: Outcome,
 ) -> bool:
-    """Tell whether with another outcome at a place everything else must come to the same."""
+    """Tell whether all other expectations stay the same with another outcome at a place."""
     others = [*steps[:place], msgspec.structs.replace(steps[place], outcome=outcome), *steps[place + 1 :]]
     asker = Asker(header, others)
     if not asker.accepts():

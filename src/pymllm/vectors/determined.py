@@ -57,7 +57,7 @@ OTHER_RESULTS = (Done(), NoRoom(), Failed("NoSuchError"), Slots(()))
 
 
 class Expecter:
-    """Makes the expectation of one step."""
+    """A maker of the expectation of one step."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Expecter:
         return _NOTHING if found == FREE else found
 
     def _has_length(self) -> bool:
-        """Tell whether it is determined how many states there are; a cache's own buffers may have more."""
+        """Tell whether the number of states is determined; a cache's own buffers may have more."""
         result: Any = self._outcome.result
         fewer = msgspec.structs.replace(result, recurrent=result.recurrent[:-1], conv=result.conv[:-1])
         return not self._passes(result=fewer)
@@ -223,20 +223,20 @@ class Expecter:
         return [self._part(item, partial(_with_place, passes, value, at)) for at, item in enumerate(value)]
 
     def _one_of(self, value: int, passes: _Passes) -> dict[str, Any]:
-        """Return a number with the others that would be right, where these are few."""
+        """Return a number with the other right numbers, if these are few."""
         right = [it for it in range(-_AROUND, value + _AROUND) if passes(it)]
         is_few = right and right[-1] < value + _AROUND - 1 and not passes(value + FAR)
         return {"$may": value, "or": [it for it in right if it != value]} if is_few else {"$may": value}
 
     def _are_chosen(self, value: list[int], passes: _Passes) -> bool:
-        """Tell whether other numbers, or these in another order, would be right as well."""
+        """Tell whether other numbers, or the same in another order, would be right as well."""
         pages = pages_of(value, self._page)
         if len(pages) > 1 and self._outcome.result and passes(joined([*pages[1:], pages[0]], len(value))):
             return True
         return next(self._others(value, passes), None) is not None
 
     def _others(self, value: list[int], passes: _Passes) -> Iterator[int]:
-        """Yield the pages that could stand in the place of the first one."""
+        """Yield the pages that could take the place of the first page."""
         pages = pages_of(value, self._page)
         own = {page[0] // self._page for page in pages}
         first = len(pages[0])
@@ -391,7 +391,7 @@ _NOTHING = object()
 
 
 def _split(effects: Sequence[Effect], name: str) -> tuple[Effect, ...]:
-    """Return effects with the calls of a name as calls of one slot each."""
+    """Split an effect's calls of a name into calls of one slot each."""
     split: list[Effect] = []
     for effect in effects:
         split += [Effect(name, (slot,)) for slot in effect.slots] if effect.call == name else [effect]
@@ -416,7 +416,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _only(kind: Any, name: str) -> Any:
-    """Make a record with a single field of another record, which reads lists as the types of that field."""
+    """Make a record with a single field of another record, so that lists get the types of that field."""
     field = next(it for it in msgspec.structs.fields(kind) if it.name == name)
     return msgspec.defstruct("Only", [(name, field.type)])
 

@@ -37,7 +37,7 @@ FORMS = ("$of", "$halves", "$new", "$set", "$any", "$free", "$calls", "$may")
 
 
 class OtherWay(Exception):
-    """An implementation has chosen another right answer; the vector says nothing of the later steps."""
+    """The implementation has chosen another right answer, after which the vector does not apply."""
 
 
 class Mismatch(Exception):
@@ -51,7 +51,7 @@ class Mismatch(Exception):
 
 
 class Given:
-    """The numbers that steps answered with, by their names: ``slots``, and ``swa_slots`` as halves."""
+    """The numbers that steps have answered with, by their names: ``slots``, and ``swa_slots`` as halves."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], Sequence[int]] = {}
@@ -62,7 +62,7 @@ class Given:
         self._numbers["$halves", step] = result.get("swa_slots") or ()
 
     def numbers(self, form: str, spans: Sequence[Mapping[str, int]]) -> list[int]:
-        """Return the numbers that spans name."""
+        """Return the numbers that some spans name."""
         found: list[int] = []
         for span in spans:
             start, stop = span["start"], span["stop"]
@@ -168,12 +168,12 @@ def _compare_calls(
 
 
 def form_of(expected: Any) -> str:
-    """Return the form that a part of an expectation has; none is the empty string."""
+    """Return the form of a part of an expectation; the empty string if it has none."""
     return next((name for name in expected if name in FORMS), "") if isinstance(expected, dict) else ""
 
 
 def check_expectation(expected: Any, where: str = "", *, is_top: bool = True) -> None:
-    """Refuse, by a `ValueError`, an expectation that no answer could be compared with."""
+    """Refuse, by a `ValueError`, an expectation that no answer can be compared with."""
     if is_top and form_of(expected) == "$may":
         for other in (expected["$may"], *expected.get("or", ())):
             check_expectation(other, where)

@@ -47,7 +47,7 @@ The answers must be the same to the last number.
 
 
 class VectorsHeader(Record, frozen=True):
-    """What a file has.
+    """The header of a file of vectors.
 
     - ``version``: Of the vectors: the first number grows where one goes away or demands something else.
     - ``specification``: The version in whose words the needs are told.
@@ -60,14 +60,14 @@ class VectorsHeader(Record, frozen=True):
 
 
 class VectorStep(Record, frozen=True, rename={"operation": "op"}):
-    """An operation, and what it must come to."""
+    """An operation and its expected result."""
 
     operation: Operation
     expect: dict[str, Any]
 
 
 class Vector(Record, frozen=True):
-    """A program with what each step must come to.
+    """A program with the expected result of each step.
 
     - ``id``: Kind, law, and a digest of the needs, the configuration and the operations.
     - ``law``, ``says``: The law that it is about, and its sentence.
@@ -92,7 +92,7 @@ class Vector(Record, frozen=True):
 def make_id(
     kind: str, law: str, needs: Sequence[str], config: Config, operations: Sequence[Operation]
 ) -> str:
-    """Name a vector by its needs, configuration and operations, independent of other vectors."""
+    """Make a vector's id from its needs, configuration and operations, independent of other vectors."""
     text = json.dumps([sorted(needs), config, [encode(it) for it in operations]], sort_keys=True)
     return f"{kind}-{law}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -105,7 +105,7 @@ def dump_vectors(header: VectorsHeader, vectors: Sequence[Vector]) -> str:
 
 
 def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
-    """Read a file of vectors; a `TraceError` says which line is wrong and why."""
+    """Read a file of vectors; a `TraceError` names the wrong line and the reason."""
     header: VectorsHeader | None = None
     vectors = dict[str, Vector]()
     for number, line in read_lines(path):
@@ -128,7 +128,7 @@ def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
 
 
 def load_folder(folder: Path) -> Iterator[tuple[VectorsHeader, tuple[Vector, ...]]]:
-    """Read every file of vectors in a folder, by name; errors as of `load_vectors`."""
+    """Read every file of vectors in a folder, by file name; errors as of `load_vectors`."""
     for path in sorted(folder.glob("*.jsonl")):
         yield load_vectors(path)
 
@@ -149,7 +149,7 @@ _read_vector = json_reader(Vector)
 
 
 def _check(vector: Vector, header: VectorsHeader) -> None:
-    """Refuse a vector that no runner could run, or that would pass for any answer."""
+    """Refuse a vector that no runner can run, or that every answer passes."""
     find_law(vector.law)
     for value, known, name in ((vector.level, LEVELS, "level"), (vector.flag, FLAGS, "flag")):
         if value not in known:

@@ -44,7 +44,7 @@ Kills = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Vectors by kind, and the faults that each kills, by its id."""
+    """The vectors by kind, and for each vector's id the faults that it kills."""
 
     vectors: Mapping[str, tuple[Vector, ...]]
     kills: Kills
@@ -61,7 +61,7 @@ class Made:
 def make_vectors(
     folder: Path, *, is_search: bool = False, seconds: float = 3600.0, progress: Progress | None = None
 ) -> Made:
-    """Make the vectors of a folder anew; with a search also some for faults that none of them kills.
+    """Remake the vectors of a folder; with a search, also make some for faults that none kills.
 
     No fault is looked for once the search has taken so many seconds of processor time: `Made.unsearched`.
 
@@ -84,7 +84,7 @@ def make_vectors(
 def _search(
     vectors: Mapping[str, Sequence[Vector]], kills: Kills, seconds: float, show: Progress
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """Look for programs of faults that no vector kills, or that too few vectors for a plain cache kill."""
+    """Search for programs of faults that no vector kills, or too few vectors for a plain cache."""
     killed = Counter(fault for them in kills.values() for fault in them)
     plainly = Counter(
         fault
@@ -158,7 +158,7 @@ def _derive_all(sources: Sequence[Source], show: Progress) -> dict[str, list[Vec
 def try_faults(
     vectors: Mapping[str, Sequence[Vector]], faults: Sequence[Fault], show: Progress | None = None
 ) -> dict[str, frozenset[str]]:
-    """Plant each fault and play the vectors of its adapters' kinds; the faults that each kills, by its id."""
+    """Plant each fault, play the vectors of its adapters' kinds, and return each vector's kills."""
     shows = show or (lambda label, total: nullcontext())
     kills: dict[str, set[str]] = {it.id: set() for own in vectors.values() for it in own}
     for fault in _shown(shows, "faults tried", faults):
@@ -169,7 +169,7 @@ def try_faults(
 
 
 def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
-    """Keep the plainest of each fault's killers, with a pool and without; drop vectors that kill nothing.
+    """Keep the plainest killers of each fault, with a pool and without; drop vectors that kill nothing.
 
     Of those that a plain cache can play, several stay: most have no more than that, and each sees a little
     beside the fault that it was made for.
@@ -203,7 +203,7 @@ _COMMON = {"pool", "extra_key", "inspect", "node_ids"}
 
 
 def _plainness(vector: Vector) -> tuple[int | str, ...]:
-    """Rank a vector by its demands on an implementation: few have windows, states or other orders."""
+    """Return the rank of a vector by its demands: few implementations have windows or states."""
     config = vector.config
     settings = [
         config.get("window") is not None,

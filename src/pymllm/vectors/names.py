@@ -1,4 +1,4 @@
-"""Numbers named by the steps that gave them, so that an implementation may have chosen others."""
+"""Numbers named by the steps that gave them, so that implementations may choose other numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymllm.history.spans import GivenNumbers
 
 
 class Names:
-    """Names numbers by the steps that gave them: slots, rows and blocks; states beside them; and halves."""
+    """The names of numbers, by the steps that gave them: slots, rows, blocks, states and halves."""
 
     def __init__(self) -> None:
         self._given = {space: GivenNumbers() for space in ("slots", "states", "halves")}
@@ -34,16 +34,16 @@ class Names:
         return self._given[space].origin(number) != 0
 
     def of(self, numbers: Sequence[int], space: str = "slots") -> Any:
-        """Return the form that names some numbers."""
+        """Return the names of some numbers as spans."""
         form = "$halves" if space == "halves" else "$of"
         return {form: [encode(span) for span in self._given[space].name(numbers)]}
 
     def of_or_plain(self, numbers: Sequence[int], space: str = "slots") -> Any:
-        """Return the form that names some numbers, or these themselves where no step gave them."""
+        """Return the names of some numbers, or the numbers themselves where no step gave them."""
         is_named = any(self.knows(it, space) for it in numbers)
         return self.of(numbers, space) if is_named else list(numbers)
 
 
 def space_of(operation: Operation) -> str:
-    """Return the space that the numbers in an operation's answer belong to."""
+    """Return the space of the numbers in an operation's answer."""
     return "states" if isinstance(operation, AllocTrack | AllocSlots | EvictSlots) else "slots"

@@ -36,13 +36,13 @@ _MOST = 4
 
 
 def make_page(made: Made, there: str) -> str:
-    """Return a page with its generated part, from the line `BEGIN` on, made anew."""
+    """Return a page with its generated part, from the line `BEGIN` on, made again."""
     head = there.partition(BEGIN)[0].rstrip("\n")
     return f"{head}\n\n{BEGIN}\n\n{_table(made)}" if head else f"{BEGIN}\n\n{_table(made)}"
 
 
 def tell_of(made: Made) -> str:
-    """Return how many faults vectors show, of how many, and which ones no vector could."""
+    """Return the number of faults that vectors show, the number of all faults, and the faults not shown."""
     killed = _killed(made)
     every = len(own_cabinet()) - len(CALLERS)
     return (
@@ -52,7 +52,7 @@ def tell_of(made: Made) -> str:
 
 
 def _of_claims(made: Made) -> Iterator[str]:
-    """Yield a row for each of the claims that many have, and one for all vectors together."""
+    """Yield a row for each common set of claims, and one for all vectors together."""
     for name, claimant in TYPICAL:
         share = share_of(claimant, made.vectors, made.kills)
         claims = ", ".join(f"`{it}`" for it in sorted(claimant.claims or ()))

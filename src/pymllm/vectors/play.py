@@ -27,7 +27,7 @@ SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The verdict on a vector, its step and its reason; ``where`` names the part that is not as expected."""
+    """The verdict on a vector, its step and its reason; ``where`` names the part that differs."""
 
     verdict: Verdict
     step: int = 0
@@ -113,7 +113,7 @@ def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
 
 
 def _play_again(vector: Vector, name: str, config: Config, answers: Sequence[dict[str, Any]]) -> Played:
-    """Play a vector on one more adapter: each answer must be what it was, to the last number."""
+    """Play a vector on a second adapter: each answer must be what it was, to the last number."""
     adapter = build_adapter(name, config)
     with closing(adapter):
         for number, (step, first) in enumerate(zip(vector.steps, answers, strict=True), 1):
@@ -135,7 +135,7 @@ _OF_POOLS = ("slots", "swa_slots", "sliding_window")
 
 
 def find_config(config: Config, configurations: Sequence[Mapping[str, Any]]) -> Config | None:
-    """Return the configuration for an adapter: a vector's configuration, where it has one of that form.
+    """Return a vector's configuration as an adapter of that form takes it; ``None`` where none does.
 
     Numbers are the vector's; but who has only pages of one token, or none of them, gets no other. Whatever is
     no number is a decision: of a window, of a kind of pool, of what is kept. There the two must be alike, and

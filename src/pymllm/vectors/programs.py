@@ -102,7 +102,7 @@ def _play_soundly(source: Source) -> list[Step]:
 
 
 def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[str]:
-    """Yield the ids of the vectors that show a fault, which is in place."""
+    """Yield the ids of the vectors that show a fault already planted."""
     try:
         with deadline(_SECONDS):
             for name in fault.adapters:
@@ -118,7 +118,7 @@ def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[s
 
 
 def search_for(fault: Fault) -> list[Source]:
-    """Look for small programs that show a fault by outcomes alone: any, and one that asks little of a cache.
+    """Search for small programs that show a fault by outcomes alone, one of them for a plain cache.
 
     Only sources come back whose vectors show it. None does where what shows a fault is a walk from inside or
     an engine; and nobody looks for a fault of the engine, which no cache can show.
@@ -138,7 +138,7 @@ def search_for(fault: Fault) -> list[Source]:
 
 
 def search_plainly(fault: Fault) -> list[Source]:
-    """Look for some small programs that show a fault to a plain cache, each from a seed of its own."""
+    """Search for some small programs that show a fault to a plain cache, each from its own seed."""
     found: dict[str, Source] = {}
     if not is_of_plain(fault):
         return []
@@ -162,13 +162,13 @@ def is_of_plain(fault: Fault) -> bool:
 
 
 def is_of_caller(fault: Fault) -> bool:
-    """Tell whether all that a fault edits is the simulated engine, which stands for a cache's caller."""
+    """Tell whether a fault edits only the simulated engine, which stands for a cache's caller."""
     places = [getattr(it, "target", "") for it in fault.edits]
     return bool(places) and all(place.startswith(CALLER) for place in places)
 
 
 def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
-    """Yield a fault as it is to be looked for, and for how many operations: first as everybody does."""
+    """Yield a fault as it is to be searched for, and for how many operations: first in the usual way."""
     yield fault, 100_000
     outside = replace(fault, searchers=("machine",))
     yield outside, 20_000
@@ -176,7 +176,7 @@ def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
 
 
 def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
-    """Yield a fault on a common cache: a pool, no window, no states, and few claims."""
+    """Yield a fault planted in a common cache: a pool, no window, no states, and few claims."""
     if load_adapter(find_adapter(fault.adapters[0])).KIND != "prefix":
         return
     for claims in _PLAIN_CLAIMS:
@@ -184,7 +184,7 @@ def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
 
 
 def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
-    """Return a fault of adapters with a pool, without a window or states, and of no more claims than some."""
+    """Return a fault planted in adapters with a pool, without window or states, limited to some claims."""
     names = {**dict.fromkeys(it for it in fault.adapters if it != "mamba"), "radix": None}
     settings = {**fault.settings, "pool": "token", "window": None}
     plain = replace(fault, searchers=("machine",), laws=ANY, adapters=tuple(names), settings=settings)
@@ -192,7 +192,7 @@ def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
 
 
 def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
-    """Return a fault of adapters that claim no more than this."""
+    """Return a fault planted in adapters that claim no more than some claims."""
     fewer = f"return frozenset(claimed) & {{{', '.join(map(repr, sorted(claims)))}}}"
     edit = Edit("pymllm.adapters.base:_read_claims", "return frozenset(claimed)", fewer)
     return replace(fault, edits=(*fault.edits, edit))
@@ -209,7 +209,7 @@ def _shows(vector: Vector, kind: str, fault: Fault) -> bool:
 
 
 def sources_of(fault: Fault, name: str, history: History, *, is_least: bool = False) -> list[Source]:
-    """Make sources of a program that shows a fault: with the least claims, and with all that matter, too."""
+    """Make sources from a program that shows a fault: with the least claims, and with all claims."""
     header, operations = history.header, [it.operation for it in history.steps]
     wrong: list[Step] = []
     law = ""
@@ -252,7 +252,7 @@ def _told(fault: Fault) -> tuple[str, str]:
 
 
 def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -> list[Source]:
-    """Make a source of a program that shows a fault by answering otherwise when it is run a second time."""
+    """Make a source from a program that shows a fault by other answers in a second run."""
     needs = {"node_ids", TWICE, *({"pool"} & set(header.capabilities))}
     needs |= {"inspect"} if any(isinstance(it, Inspect) for it in operations) else set()
     config = _without_unused(header.config)
@@ -267,7 +267,7 @@ def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -
 
 
 def _read_twice(steps: Sequence[Step]) -> list[Step]:
-    """Read states at the end twice: once for their number, then for their content."""
+    """Append two reads of all states: once for their number, then for their content."""
     is_read = bool(steps) and isinstance(steps[-1].operation, ReadStates)
     return [*steps, *steps[-1:]] if is_read else list(steps)
 
@@ -285,7 +285,7 @@ _LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
 def _play_wrongly(
     fault: Fault, name: str, header: Header, operations: Sequence[Operation]
 ) -> tuple[list[Step], str]:
-    """Play a program with a fault in place, until a law of the fault breaks; return the steps and the law."""
+    """Play a program with a fault planted until it breaks one of the fault's laws; return steps and law."""
     steps: list[Step] = []
     with planted(fault.edits):
         try:
@@ -306,7 +306,7 @@ def _play_wrongly(
 
 
 def _without_unused(config: Config) -> Config:
-    """Leave out the sizes of pools that are not there, which other implementations do not know."""
+    """Leave out the sizes of absent pools, which other implementations do not know."""
     unused = {"none": ("slots", "swa_slots"), "token": ("swa_slots",)}.get(str(config.get("pool")), ())
     return {name: value for name, value in config.items() if name not in unused}
 

@@ -1,4 +1,4 @@
-"""All vectors of a kind on one adapter, in a process that may end over it."""
+"""All vectors of a kind on one adapter, in a process that the adapter may crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Files = Mapping[str, tuple[VectorsHeader, tuple[Vector, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An adapter and the vectors of every kind, since only its class tells which it is of."""
+    """An adapter and the vectors of every kind, since only its class tells its kind."""
 
     adapter: str
     files: Files
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of each vector of an adapter's kind; no results if that kind has no file."""
+    """The result of each vector of an adapter's kind; none if no file has that kind."""
 
     adapter: str
     kind: str
@@ -35,12 +35,12 @@ class Run:
 
 
 def load_all(folder: Path) -> Files:
-    """Read every file of vectors in a folder; a `TraceError` says which line of which is wrong."""
+    """Read every file of vectors in a folder; a `TraceError` names the wrong file and line."""
     return {header.kind: (header, vectors) for header, vectors in load_folder(folder)}
 
 
 def run_vectors(task: Task) -> Run:
-    """Play the vectors of an adapter's kind; tells how many were played after each."""
+    """Play the vectors of an adapter's kind; after each, tell how many were played."""
     made = load_class(find_adapter(task.adapter))
     if made.KIND not in task.files:
         return Run(task.adapter, made.KIND, "", ())

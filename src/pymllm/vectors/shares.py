@@ -1,4 +1,4 @@
-"""Which planted faults vectors show to an implementation of some claims, and which they do not."""
+"""The planted faults that vectors show to an implementation by its claims, and those that they do not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Share:
 
 
 def faults_of(kind: str) -> tuple[Fault, ...]:
-    """Return the planted faults of implementations of a kind, without those of the engine that calls them."""
+    """Return the planted faults of a kind's implementations, without faults of the calling engine."""
     return tuple(it for it in own_cabinet() if not is_of_caller(it) and _kind_of(it) == kind)
 
 
@@ -42,7 +42,7 @@ def _kind_of(fault: Fault) -> str:
 def share_of(
     claimant: Claimant, vectors: Mapping[str, Sequence[Vector]], kills: Mapping[str, frozenset[str]]
 ) -> Share:
-    """Return the share of a claimant: the vectors that it can play, and the faults that they show."""
+    """Return a claimant's share: the vectors that it can play, and the faults that they show."""
     own = vectors.get(claimant.kind, ())
     ids = tuple(sorted(it.id for it in own if claimant.plays(claimant.kind, it)))
     shown = {it.id: tuple(id for id in ids if it.id in kills[id]) for it in faults_of(claimant.kind)}

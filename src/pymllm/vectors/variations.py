@@ -1,4 +1,4 @@
-"""Variations of a step, and the judge that is asked whether a variation would be right, too."""
+"""Variations of a step, and the question to the judge whether a variation is right, too."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PAGES_CHOSEN = 10
 
 
 class Asker:
-    """Asks whether an outcome of one step would be let pass, after the steps before it."""
+    """A program, and the question whether the judge would accept another outcome of one step."""
 
     def __init__(self, header: Header, steps: Sequence[Step]) -> None:
         self._header = header
         self._steps = steps
 
     def accepts(self) -> bool:
-        """Tell whether the judge lets the whole program pass."""
+        """Tell whether the judge accepts the whole program."""
         try:
             self._judge_before(len(self._steps))
         except (InvariantViolation, ProgramError):
@@ -37,7 +37,7 @@ class Asker:
         return True
 
     def refuses(self) -> bool:
-        """Tell whether the judge finds a law broken."""
+        """Tell whether the judge finds a law broken in the program."""
         try:
             self._judge_before(len(self._steps))
         except InvariantViolation:
@@ -47,7 +47,7 @@ class Asker:
         return False
 
     def lets_pass(self, place: int, outcome: Outcome) -> bool:
-        """Tell whether the judge lets an outcome of the step at a place pass."""
+        """Tell whether the judge accepts an outcome of the step at a place."""
         judge, step = self._judge_before(place), self._steps[place]
         try:
             judge.judge(step.number, step.operation, outcome)
@@ -64,13 +64,13 @@ class Asker:
 
 
 def split_claims(capabilities: Collection[str]) -> frozenset[str]:
-    """Return capabilities with `refusals` as the six that it says."""
+    """Return capabilities with `refusals` replaced by the six capabilities that it stands for."""
     known = frozenset(capabilities)
     return known - {"refusals"} | set(REFUSALS) if "refusals" in known else known
 
 
 def least_needs(header: Header, sound: Sequence[Step], wrong: Sequence[Step]) -> frozenset[str]:
-    """Drop each claim without which the judge still lets a sound run pass and refuses a wrong one."""
+    """Drop each claim that the judge needs neither to accept a sound run nor to refuse a wrong one."""
     needs = split_claims(header.capabilities)
     for claim in sorted(needs):
         fewer = msgspec.structs.replace(header, capabilities=tuple(sorted(needs - {claim})))
@@ -83,7 +83,7 @@ def least_needs(header: Header, sound: Sequence[Step], wrong: Sequence[Step]) ->
 
 
 def vary(value: Any) -> Iterator[Any]:
-    """Yield values unlike this one, of its type."""
+    """Yield other values of a value's type."""
     match value:
         case bool():
             yield not value
@@ -115,12 +115,12 @@ def _vary_list(value: list[Any]) -> Iterator[list[Any]]:
 
 
 def pages_of(numbers: Sequence[int], page: int) -> list[list[int]]:
-    """Cut numbers into pages; the last one may be a part."""
+    """Split numbers into pages; the last one may be partial."""
     return [list(numbers[at : at + page]) for at in range(0, len(numbers), page)]
 
 
 def joined(pages: Iterable[Sequence[int]], count: int) -> list[int]:
-    """Join pages in another order; a part of one that is not the last any more is filled up."""
+    """Join pages in another order, filling up a partial page that is no longer last."""
     pages = list(pages)
     longest = max(map(len, pages))
     whole = [list(range(page[0], page[0] + longest)) for page in pages]
@@ -131,7 +131,7 @@ def joined(pages: Iterable[Sequence[int]], count: int) -> list[int]:
 
 
 def regrouped(effects: Sequence[Effect]) -> Iterator[tuple[Effect, ...]]:
-    """Yield effects in another order, and the same slots in other calls."""
+    """Yield effects in another order, and their slots divided otherwise into calls."""
     yield tuple(reversed(effects))
     names = list(dict.fromkeys(it.call for it in effects))
     frees = [it for it in effects if it.call != "callback"]

@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class Carrier:
-    """Carries out lists of tasks; ``taken`` counts the results that the file had."""
+    """The runner of lists of tasks; ``taken`` counts the results that were in the file already."""
 
     def __init__(
         self, workers: Workers, progress: Progress = unseen, kept: KeptResults[Any, Any] | None = None
@@ -36,7 +36,7 @@ class Carrier:
     def carry_out(
         self, label: str, function: Callable[[Task], Answer], tasks: Sequence[Task]
     ) -> list[Answer | Lost]:
-        """Call a function with each task; answers are in the order of the tasks.
+        """Call a function with each task; return the answers in the order of the tasks.
 
         What was not done when an interrupt came has `pymllm.work.workers.INTERRUPTED` for its answer.
         """

@@ -34,7 +34,7 @@ _OPENINGS = (b'{"format": "pymllm-kept", ', b'{"key": ')
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Item, Result]):
-    """One kind of work, and how its results are written.
+    """One kind of work, with the way in which its results are written.
 
     ``key_of`` says of a task all that its result follows from, beside source and versions of this package;
     the same text in any process. ``unpack`` raises `ValueError` where it cannot read what is there.
@@ -66,7 +66,7 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeptResults(Generic[Item, Result]):
-    """A file of results of one kind of work; it is made where there is none.
+    """A file of results of one kind of work, made where it is missing.
 
     ``versions`` are of what takes part. `UsageError`: the file cannot be read or written, or has something
     else in it, which stays as it is. All results that the file has stay in memory.
@@ -106,7 +106,7 @@ class KeptResults(Generic[Item, Result]):
             return None
 
     def keep(self, item: Item, result: Result) -> None:
-        """Write down the result of a task; `UsageError` where the file takes no more.
+        """Write the result of a task into the file; `UsageError` where writing fails.
 
         One that is longer than a line may be is left out: nobody could read the file.
         """
@@ -123,7 +123,7 @@ class KeptResults(Generic[Item, Result]):
             append_line(self.path, text)
 
     def add_file(self, text: str) -> None:
-        """Add the results that another machine has kept; raise `ValueError` if its version is not ours.
+        """Add another machine's file of results; raise `ValueError` if its version is not ours.
 
         Its results are found once the file is opened again.
         """
@@ -138,7 +138,7 @@ class KeptResults(Generic[Item, Result]):
         self._last = None
 
     def describe_others(self) -> str | None:
-        """Name the versions by which results do not count here; ``None`` if all results count."""
+        """Name the versions whose results do not count here; ``None`` if all results count."""
         own = self._head.made_with
         others = [it for it in self._others.values() if it != own]
         if not others:

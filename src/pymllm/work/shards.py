@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shard:
-    """One part of so many, counted from 1."""
+    """One of several parts of some work, counted from 1."""
 
     number: int
     count: int
@@ -39,7 +39,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def keep(self, items: Iterable[Item], weight: Callable[[Item], int] = lambda item: 1) -> Iterator[Item]:
-        """Yield the items of this shard, of a list that may never end, in their order.
+        """Yield the items of this shard from a list, perhaps endless, in their order.
 
         Each item goes to the shard that has the least weight so far, the first of several: the weights of
         two shards differ by no more than the heaviest item.
@@ -100,7 +100,7 @@ def _asked(count: int | None) -> str:
 
 
 def _read_slurm(count: int | None, environ: Mapping[str, str]) -> Shard:
-    """Take an array that is numbered 1-N or 0-(N-1).
+    """Read the shard from a Slurm array that is numbered 1-N or 0-(N-1).
 
     With N given, it may be a part of such an array, as one that is sent again for the tasks that failed; the
     numbers of the whole are then 1-N, for nothing tells where the whole began.

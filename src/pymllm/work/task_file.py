@@ -28,7 +28,7 @@ _DECODER = json.JSONDecoder()
 def read_records(
     path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each finished line and the value in it, or the `ValueError` that says why none is.
+    """Yield the number and value of each finished line, or the `ValueError` for a line without a value.
 
     Where a file that ended within a line was put before another one, the values behind that half are yielded,
     too. Raises as `read_lines`.
@@ -55,7 +55,7 @@ def _read_behind_half(line: str) -> Iterator[Any]:
 
 
 def length_of_lines(path: Path) -> int:
-    """Return the length of the lines that were finished, in bytes."""
+    """Return the length of the finished lines, in bytes."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         while size:
@@ -69,7 +69,7 @@ def length_of_lines(path: Path) -> int:
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append a line, and hand it to the system, which may take it in pieces.
+    """Append a line and pass it to the system, which may write it in pieces.
 
     After an `OSError`, which names the file, what was written is a line that was not finished.
     """
@@ -100,7 +100,7 @@ def refusing_to_keep(path: Path, rest: str = "") -> Iterator[None]:
 
 
 def begin_keeping(path: Path, openings: tuple[bytes, ...], what: str) -> None:
-    """Make a file to keep results in, or finish the last line of one that is there.
+    """Make a file to keep results in, or finish the last line of an existing one.
 
     ``openings`` are what its lines begin with, ``what`` is what each of them is. `UsageError`: it cannot be
     written, or is somebody's file, which stays as it is: a name that was mistyped would have lines put behind

@@ -27,12 +27,12 @@ class HungError(AdapterError):
 
 
 class _Alarm(BaseException):
-    """Leaves a call that takes too long; an `Exception` an adapter would take for the implementation's."""
+    """Ends a call that takes too long; an adapter would take an `Exception` for its implementation's."""
 
 
 @dataclass(slots=True)
 class AdapterCall(Generic[Answer]):
-    """A call of an adapter, with the facts to report if no answer comes."""
+    """A call of an adapter, with the facts to report if it does not answer."""
 
     adapter: str  # name of the adapter
     make: Callable[[], Answer]  # makes the call
@@ -44,20 +44,20 @@ class AdapterCall(Generic[Answer]):
 
     @property
     def seconds(self) -> float:
-        """Seconds that it has."""
+        """The limit of the call, in seconds."""
         return max(_CLOCK.seconds, self.seconds_least)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that it still has; negative where it should have ended."""
+        """The seconds left for the call; negative where it should have ended."""
         return self._since + self.seconds - time.monotonic()
 
     def describe_hang(self) -> str:
-        """Say that no answer came."""
+        """Say that the call did not answer in time."""
         return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
 
     def within_limit(self) -> Answer:
-        """Make the call, and return its answer; raise `HungError` if no answer came in time."""
+        """Make the call and return its answer; raise `HungError` if it takes too long."""
         if not _CLOCK.seconds:
             return self.make()
         self._since = time.monotonic()
@@ -73,7 +73,7 @@ class AdapterCall(Generic[Answer]):
 
 
 class _Clock:
-    """There is one alarm in a process, and one thread that it rings in.
+    """The one alarm of the process, and the one thread in which it rings.
 
     It rings all the time, for whatever call is under way: to wind it up for each call took two system calls,
     which was a tenth of the time that an operation on a slot allocator takes.
@@ -96,7 +96,7 @@ class _Clock:
             raise _Alarm
 
     def wind(self, seconds: float) -> None:
-        """Ring from now on for calls of this limit; 0 to be silent."""
+        """Let the alarm ring from now on for calls of this limit; 0 silences it."""
         self.seconds, self.call = seconds, None
         signal.setitimer(signal.ITIMER_REAL, seconds / _RINGS, seconds / _RINGS)
 
@@ -106,7 +106,7 @@ _CLOCK = _Clock()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Let no call take longer than this; 0 for no limit, nor is there one outside of the main thread.
+    """Limit the seconds of each call of an adapter; 0, or any thread but the main one, sets no limit.
 
     What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
     carries out tasks for another one is ended then (`pymllm.work.workers`).
@@ -130,7 +130,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def call_in_progress() -> AdapterCall[Any] | None:
-    """Return the call that is being made under a limit, for another thread to look at."""
+    """Return the limited call in progress, for another thread to look at."""
     return _CLOCK.call
 
 
@@ -138,12 +138,12 @@ _WAITS = 10
 
 
 class TookTooLong(BaseException):
-    """Leaves any running code; an `Exception` would be taken for an answer of the implementation."""
+    """Ends any running code; an `Exception` would be taken for an answer of the implementation."""
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Leave the block with `TookTooLong` once it has taken so many seconds of processor time.
+    """Leave the block with `TookTooLong` once it has used so many seconds of processor time.
 
     So a busy machine is not taken for an endless loop; ten times as many may pass on the clock, for what
     waits for ever. Whoever clears up on the way out may meet errors, or end well: the block is late all the

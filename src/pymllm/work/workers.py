@@ -43,7 +43,7 @@ _OF_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A call to make: a function of a module, what to call it with, and the seconds of `time_limit`."""
+    """A call for a worker process: a function of a module, its argument, and the seconds of `time_limit`."""
 
     function: Callable[[Any], Any]
     item: Any
@@ -64,7 +64,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why a call has no answer, and the program that was running, where that is known."""
+    """The reason why a call has no answer, with the program that was running, if known."""
 
     message: str
     history: History | None = None
@@ -77,13 +77,13 @@ INTERRUPTED = Lost("interrupted before its end")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A word that a call sends before its answer."""
+    """A message that a call sends before its answer."""
 
     word: Any
 
 
 class WorkerProcess:
-    """A process beside this one, seen from here."""
+    """A worker process, seen from the process that started it."""
 
     def __init__(self) -> None:
         self.link, theirs = Pipe()
@@ -96,12 +96,12 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def send(self, task: Task) -> None:
-        """Give it something to do; whether it died meanwhile shows where the answer is awaited."""
+        """Send a task to the process; a death in the meantime shows in `receive`."""
         with suppress(ConnectionError):
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Take a message of the process: an answer, `Told`, `Raised`, or `Lost`, as of a dead one, too."""
+        """Receive a message of the process: an answer, `Told`, `Raised`, or `Lost`, also after its death."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
@@ -118,14 +118,14 @@ class WorkerProcess:
         return answer
 
     def _end_dead(self) -> int:
-        """End a process that has closed its connection; return its status: its own, if it ended by itself."""
+        """End a process that has closed its connection, and return its exit status."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_TICK)  # it closes the connection a moment before it is gone
         self.end(at_once=True)
         return self._process.returncode
 
     def end(self, *, at_once: bool = False) -> None:
-        """Wait until the process has ended by itself, or end it at once, with all processes of its group."""
+        """Wait until the process ends by itself, or kill it at once, with all processes of its group."""
         self.link.close()
         try:
             self._process.wait(0 if at_once else _PATIENCE)
@@ -138,7 +138,7 @@ class WorkerProcess:
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start a new interpreter that serves a connection, in a group of its own."""
+    """Start a new interpreter that serves a connection, in a process group of its own."""
     serve = f"from {__name__} import serve; serve({descriptor})"
     return subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serve}"],
@@ -167,7 +167,7 @@ def _describe_death(status: int) -> str:
 
 
 class _Starter:
-    """The way back to the process that started this one."""
+    """The connection back to the process that started this one."""
 
     def __init__(self, link: Connection) -> None:
         self.lock = threading.Lock()
@@ -175,14 +175,14 @@ class _Starter:
         self._process = os.getpid()
 
     def send(self, answer: Any) -> None:
-        """Send something, or say why it cannot be sent."""
+        """Send an answer, or the reason why it cannot be sent."""
         if os.getpid() != self._process:
             os._exit(1)  # a copy of this process, which a task forked, and which came back: two would answer
         with self.lock:
             self.send_last(answer)
 
     def send_last(self, answer: Any) -> None:
-        """Send an answer while holding the lock, which the sender may keep."""
+        """Send an answer while holding the lock, which the caller may keep."""
         try:
             packed = pickle.dumps(answer)
         except Exception as error:
@@ -200,13 +200,13 @@ def is_worker() -> bool:
 
 
 def tell(word: Any) -> None:
-    """Send a word to the process that waits for the current task's answer; without a receiver, do nothing."""
+    """Send a message to the process that waits for the current task's answer; without one, do nothing."""
     if _STARTER is not None:
         _STARTER.send(Told(word))
 
 
 def serve(descriptor: int) -> None:
-    """Carry out the calls that come in from the starter's connection, one after the other; never return."""
+    """Carry out the calls that arrive over the starter's connection, one after the other; never return."""
     global _STARTER
     os.set_inheritable(descriptor, False)
     gc.set_threshold(_GARBAGE, 20, 100)
@@ -258,7 +258,7 @@ def _raised(error: Exception) -> Raised:
 
 
 def _guard(starter: _Starter, process: int) -> None:
-    """End this process once its starter is gone, or once a call has not heard its alarm."""
+    """End this process once its starter is gone, or once a call outlasts its alarm."""
     looks = 0  # since a call was overdue: clocks also count time in which the whole process was stopped
     with open(os.devnull, "w") as nowhere:
         while os.getppid() == process:
@@ -283,7 +283,7 @@ Answer = TypeVar("Answer")
 
 
 class Workers:
-    """A number of processes that stay between two calls of `map`; with 0 jobs all is done in this process.
+    """A pool of processes kept between two calls of `map`; with 0 jobs, this process does the work.
 
     Processes of our own and not an executor's. Measured with workers that die, are killed, hang in native
     code, and print: joblib and loky 3.7 lose tasks of others with a death. pebble 5.2 loses none, but it left
@@ -348,7 +348,7 @@ class Workers:
         items: Iterable[Item],
         tick: Callable[[], None] | None = None,
     ) -> Iterator[tuple[Item, Answer | Lost]]:
-        """Call a function with items that may never end, each taken only when a worker is free.
+        """Call a function with items, perhaps endless, taking each only when a worker is free.
 
         Yields an item and its answer, in the order in which they end. ``tick`` is called every second or so
         while others work. After an interrupt, which is kept in `interruption`, there is nothing more.
@@ -377,7 +377,7 @@ class Workers:
             yield place, answer
 
     def give_up(self, interruption: KeyboardInterrupt) -> None:
-        """End all that is done; there will be no more answers."""
+        """End all calls in progress; there will be no more answers."""
         self.interruption = interruption
         self._end(at_once=True)
 
@@ -431,7 +431,7 @@ def ask(
     hear: Callable[[Any], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> Answer | Lost:
-    """Call a function with one item in a process of its own; raises an interrupt that came first."""
+    """Call a function with one item in a process of its own; raise an interrupt that came first."""
     with Workers(1, seconds) as workers:
         workers.hear = hear or workers.hear
         (answer,) = workers.map(function, [item], None if tick is None else lambda done: tick())

@@ -12,7 +12,7 @@ from pymllm.workloads.source import Source
 
 
 class Arrivals:
-    """Takes requests from a source, and gives each when it is due.
+    """The queue between a source and an engine, which gives each request when it is due.
 
     The source is asked for one request at a time: the next one only once that before it has arrived, or is
     known to wait for others.
@@ -28,7 +28,7 @@ class Arrivals:
         self._waiting: defaultdict[int, list[Request]] = defaultdict(list)  # by whom they wait for
 
     def next_ms(self) -> float | None:
-        """Return when the next request arrives if nobody ends before; ``None`` where none does then."""
+        """Return the arrival time of the next request if no request ends before; ``None`` without one."""
         self._pull()
         times = [] if self._coming is None else [self._coming.arrival_ms]
         if self._due:
@@ -54,7 +54,7 @@ class Arrivals:
                 return
 
     def end(self, request: Request, now_ms: float) -> None:
-        """Note that a request has ended, in whatever way: those that wait for it alone become due."""
+        """Note that a request has ended, and make due the requests that waited for it alone."""
         id = request.request_id
         self._ended[id] = now_ms
         for child in self._waiting.pop(id, ()):
@@ -64,14 +64,14 @@ class Arrivals:
                 self._make_due(child)
 
     def close(self) -> None:
-        """Let nobody come any more."""
+        """Drop all requests that have not arrived, and take no more from the source."""
         self._is_closed, self._coming = True, None
         self._due.clear()
         self._missing.clear()
         self._waiting.clear()
 
     def demand_nobody_waits(self) -> None:
-        """Refuse that requests are left which wait for what never came."""
+        """Refuse requests that still wait for another request, which never came."""
         for other, children in self._waiting.items():
             raise UsageError(
                 f"request {children[0].request_id} waits for request {other}, which never came; "

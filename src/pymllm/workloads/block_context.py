@@ -13,7 +13,7 @@ __all__ = ["EngineContext", "ForwardBatch", "RequestStep"]
 
 
 class EngineContext(Protocol):
-    """A `DynamicInferenceContext`, or whatever keeps its laws, with the counters that an engine reads."""
+    """The interface of a `DynamicInferenceContext`, with the counters that an engine reads."""
 
     @property
     def block_size_tokens(self) -> int:
@@ -21,7 +21,7 @@ class EngineContext(Protocol):
 
     @property
     def requests(self) -> Sequence[Any]:
-        """The requests that are here."""
+        """The requests in the context."""
 
     @property
     def evict_calls(self) -> int:
@@ -29,15 +29,15 @@ class EngineContext(Protocol):
 
     @property
     def evicted_blocks(self) -> int:
-        """Blocks that they evicted."""
+        """Blocks that these allocations evicted."""
 
     @property
     def evict_ns(self) -> int:
-        """The time that they took."""
+        """Nanoseconds that these allocations took."""
 
     @property
     def total_blocks(self) -> int:
-        """Blocks that there are, without the dummy, whose number this is."""
+        """All blocks except the dummy, whose number equals this count."""
 
     @property
     def free_blocks(self) -> int:
@@ -50,25 +50,25 @@ class EngineContext(Protocol):
     # -- requests and steps, as of `DynamicInferenceContext` ---------------------------------------------
 
     def add_request(self, req: Any, limit: int | None = None, *, reserve: int | None = None) -> bool:
-        """Take a request up, if there is room."""
+        """Add a request, if there is room."""
 
     def schedule_chunk(self, req: Any, limit: int | None = None) -> bool:
         """Give a request its next chunk, if there is room."""
 
     def begin_step(self) -> ForwardBatch:
-        """Fix the work of the next step; `CapacityError` where blocks are wanting."""
+        """Fix the work of the next step; `CapacityError` where too few blocks are free."""
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
-        """Take over the results of the step."""
+        """Store the results of the step."""
 
     def pause(self, req: Any) -> bool:
-        """Set a request aside, if paused ones may keep so much."""
+        """Set a request aside, unless paused requests would then keep too many blocks."""
 
     def resume(self, req: Any) -> None:
-        """Let a request go on."""
+        """Resume a paused request."""
 
     def release(self, req: Any) -> None:
-        """Let a request go."""
+        """Release a request and everything that it holds."""
 
     # -- looks ---------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class EngineContext(Protocol):
         """Count the blocks that are free or evictable (law E4)."""
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
 
     def cached_states(self) -> int:
         """Count the cached states."""
@@ -97,7 +97,7 @@ class EngineContext(Protocol):
         """Count the tokens of a request's scheduled chunk that are computed; 0 without one."""
 
     def note_hit(self, req: Any) -> None:
-        """Tell a request that was just added how much of it was cached, and how much is computed again."""
+        """Tell a request just added how many tokens were cached, and how many are computed again."""
 
     def references_of(self, blocks: np.ndarray) -> np.ndarray:
         """Count the references of some blocks."""
@@ -106,7 +106,7 @@ class EngineContext(Protocol):
         """List the blocks that have references."""
 
     def walk(self) -> None:
-        """Check everything from inside, where that can be seen."""
+        """Check all trackers from inside, where the context can be looked into."""
 
     def empty(self) -> None:
         """Empty the cache, in which no request is left (law E3)."""

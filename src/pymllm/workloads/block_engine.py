@@ -44,7 +44,7 @@ class MeasuredContext(DynamicInferenceContext):
 
     @property
     def total_blocks(self) -> int:
-        """Blocks that there are, without the dummy, whose number this is."""
+        """All blocks except the dummy, whose number equals this count."""
         return self.kv_block_allocator.dummy_block_idx
 
     @property
@@ -62,7 +62,7 @@ class MeasuredContext(DynamicInferenceContext):
         return self._room()
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that some tokens take."""
+        """Count the blocks that a number of tokens needs."""
         return self._blocks_for(tokens)
 
     def cached_states(self) -> int:
@@ -94,7 +94,7 @@ class MeasuredContext(DynamicInferenceContext):
         return live.chunk - live.skip if live.chunk else 0
 
     def note_hit(self, req: BlockRequest) -> None:
-        """Tell a request that was just added how much of it was cached, and how much is computed again."""
+        """Tell a request just added how many tokens were cached, and how many are computed again."""
         live = self._live_by_id[id(req)]
         usable = (live.prompt.size - 1) // self.block_size_tokens
         req.cached_tokens = min(live.matched, usable) * self.block_size_tokens
@@ -111,11 +111,11 @@ class MeasuredContext(DynamicInferenceContext):
         return blocks
 
     def walk(self) -> None:
-        """Check everything from inside (laws C1 to C8)."""
+        """Check all trackers from inside (laws C1 to C8)."""
         check_dynamic_context(self)
 
     def empty(self) -> None:
-        """Evict every cached block, by allocating all there are (law E3)."""
+        """Evict every cached block, by allocating all blocks (law E3)."""
         kv = self.kv_block_allocator
         blocks = kv.allocate_memory_blocks(kv.dummy_block_idx)
         if blocks is None:
@@ -163,7 +163,7 @@ def make_block_context(config: EngineConfig, hash_page: HashPage | None = None) 
 
 
 class BlockMemory:
-    """The requests' side of one engine's context, to which nobody else adds requests.
+    """The memory of an engine's requests, in a context to which only this engine adds requests.
 
     Times are those of whole calls: adding a request is its match, a commit the insert of all in the batch,
     leaving, pausing and resuming are locking, and of each the part that evicts blocks is eviction.
@@ -183,13 +183,13 @@ class BlockMemory:
     # -- how much there is -----------------------------------------------------------------------------
 
     def use(self) -> MemoryUse:
-        """Tell how much is in use now."""
+        """Return the memory in use now."""
         context, size = self.context, self.context.block_size_tokens
         stored = (context.total_blocks - context.free_blocks) * size
         return MemoryUse(stored - context.cached_blocks * size, stored, context.cached_states())
 
     def counts(self) -> MemoryCounts:
-        """Tell what was done so far."""
+        """Return the counts of memory operations so far."""
         return MemoryCounts(
             evict_calls=self.context.evict_calls + self._state_evictions,
             evicted_tokens=self.context.evicted_blocks * self.context.block_size_tokens,
@@ -204,7 +204,7 @@ class BlockMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def add(self, live: BlockRequest, limit: int, reserve: int) -> bool:
-        """Let a request match and have blocks for a first chunk, if ``reserve`` blocks and a row are left."""
+        """Match a request and give it blocks for a first chunk, if ``reserve`` blocks and a row remain."""
         began = perf_counter_ns()
         with self._evicting([live]) as evicted:
             added = self.context.add_request(live, limit, reserve=reserve)
@@ -222,14 +222,14 @@ class BlockMemory:
         return scheduled
 
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
-        """Begin a step; ``growing`` requests begin a block and may evict: too few is a `CapacityError`."""
+        """Begin a step; its ``growing`` requests begin a block and may evict; `CapacityError` if too few."""
         with self._evicting(growing):
             batch = self.context.begin_step()
         self._count()
         return batch
 
     def commit(self, batch: ForwardBatch, next_tokens: list[int], left: Sequence[Snapshot]) -> None:
-        """Register a step's computed blocks, and cache the states it has ``left`` where slots can be had."""
+        """Register a step's computed blocks, and cache the states that it ``left`` where slots are free."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
         before = self.context.cached_states()
         fresh = [block for block in blocks if not self.context.has_state(block)]
@@ -250,17 +250,17 @@ class BlockMemory:
     # -- giving back -----------------------------------------------------------------------------------
 
     def pause(self, live: BlockRequest) -> bool:
-        """Set a request aside with its blocks; False if paused ones would keep too many."""
+        """Set a request aside with its blocks; False if paused requests would keep too many."""
         with self._releasing(live):
             return self.context.pause(live)
 
     def resume(self, live: BlockRequest) -> None:
-        """Let a paused request go on."""
+        """Resume a paused request."""
         with self._releasing(live):
             self.context.resume(live)
 
     def release(self, live: BlockRequest) -> None:
-        """Give back everything that a request has."""
+        """Give back all memory of a request."""
         self._watch.note_release(live)
         with self._releasing(live):
             self.context.release(live)
@@ -268,7 +268,7 @@ class BlockMemory:
 
     @contextmanager
     def _evicting(self, payers: Sequence[BlockRequest]) -> Iterator[Callable[[], int]]:
-        """Charge what is evicted within to some requests, evenly; states go with their blocks."""
+        """Charge the evictions of a block of code to some requests, evenly; states go with their blocks."""
         before, states = self.context.evict_ns, self.context.cached_states()
         yield lambda: self.context.evict_ns - before
         for live in payers:
@@ -337,7 +337,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         self.watch.check_emptied()
 
     def _check_invariants(self) -> None:
-        """Compare whom the context has with whom the engine has; trackers are checked by operations."""
+        """Compare the requests in the context with the engine's; operations check the trackers."""
         self.watch.check_lives(self.lives())
 
     def _iterate(self) -> None:
@@ -356,7 +356,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return live.final_length <= self.config.max_context
 
     def by_stage(self) -> Sequence[tuple[Stage, list[BlockRequest]]]:
-        """List the requests that may be aborted, by the stage that they are in."""
+        """List the requests that may be aborted, by the stage of each."""
         lives = self.lives()
         return (
             (Stage.QUEUED, list(self.queue)),
@@ -382,7 +382,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     # -- what the next step computes -------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Give out the budget of prompt tokens, oldest first: to those admitted, then to new ones."""
+        """Spend the step's budget of prompt tokens, on admitted requests first, then on new ones."""
         budget = self.config.chunk_tokens
         for live in list(self.running):
             if budget and live in self.running and not live.is_prefilled:
@@ -395,7 +395,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
             budget -= self._context.scheduled_tokens(admitted)
 
     def _schedule_chunk(self, live: BlockRequest, budget: int) -> int:
-        """Give a request its next chunk; returns how many tokens, 0 where it had to make room itself."""
+        """Schedule a request's next chunk; return its tokens, 0 where the request itself made room."""
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length - live.length))
         while not self.memory.schedule(live, limit):
             self._make_room()
@@ -421,7 +421,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return live
 
     def _reserve(self) -> int:
-        """Count the blocks promised to running requests: for their prompts, and to grow for a while."""
+        """Count the blocks promised to running requests, for their prompts and their next decoded tokens."""
         promised = sum(map(self._context.missing_blocks, self.running))
         return promised + sum(map(self._headroom, self.running))
 
@@ -465,7 +465,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
                 self._make_room()
 
     def _go_on(self, step: RequestStep, stop: int) -> None:
-        """Take over what a step has computed of a request."""
+        """Advance a request by the tokens that a step has computed, and finish it after its last token."""
         live: BlockRequest = step.req
         was_prefilled, live.length = live.is_prefilled, stop
         if not was_prefilled:
@@ -481,7 +481,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     # -- making room -----------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        """Let one request less grow: set one aside, or throw one out."""
+        """Stop one request: pause a running one, or retract one where pausing is refused."""
         self._has_made_room = True
         if len(self.running) > 1:
             live = self._ask_for_victim(self.running)
@@ -507,7 +507,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return True
 
     def _resume(self) -> None:
-        """Let those who were set aside go on, first come first served, while there is room to grow."""
+        """Resume paused requests, first come first served, while there is room to grow."""
         while self.paused:
             live = self.paused[0]
             needed = self._headroom(live) + self._context.missing_blocks(live)

@@ -30,7 +30,7 @@ class Snapshot:
 
 
 def snapshots_of(batch: ForwardBatch, block_size: int) -> list[Snapshot]:
-    """List the states that a step is to leave, before a commit (law C8); two may be of a shared block."""
+    """List the states that a step will leave (law C8), before its commit; two may share a block."""
     return [
         Snapshot(step.req, step.blocks[depth // block_size - 1], depth)
         for step in batch.requests
@@ -48,7 +48,7 @@ def _depths(step: RequestStep, block_size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The buffers of one kind of states, each ``[layers, rows, ...]``, and what was written there."""
+    """The buffers of one kind of states, each ``[layers, rows, ...]``, with the last write to each row."""
 
     name: str
     model: RecurrentStates
@@ -61,7 +61,7 @@ class _Kind:
 
 
 class BlockRecurrent:
-    """The states of a small integer model, advanced and read through a real context (laws E1, C7)."""
+    """The states of a small integer model, kept in a real context (laws E1, C7)."""
 
     def __init__(self, context: DynamicInferenceContext) -> None:
         self.checked_states = 0
@@ -81,7 +81,7 @@ class BlockRecurrent:
     # -- the forward pass --------------------------------------------------------------------------------
 
     def prefill(self, step: RequestStep, left: Sequence[Snapshot]) -> None:
-        """Let a live state take in a chunk, and write the states that it is to leave at its offsets."""
+        """Advance a live state by a chunk, and write the states that are due at its offsets."""
         blocks = {snapshot.depth: snapshot.block for snapshot in left}
         for kind in self._kinds:
             [value] = kind.model.values(kind.live[:, step.state_idx : step.state_idx + 1])
@@ -97,7 +97,7 @@ class BlockRecurrent:
         self._in_use.add(step.state_idx)
 
     def decode(self, steps: Sequence[RequestStep]) -> None:
-        """Let the live states of a batch take in one token each."""
+        """Advance each live state of a batch by one token."""
         if not steps:
             return
         rows = np.array([step.state_idx for step in steps])
@@ -115,7 +115,7 @@ class BlockRecurrent:
     # -- what the context does to states -----------------------------------------------------------------
 
     def note_commit(self, left: Sequence[Snapshot]) -> int:
-        """Compare the states cached by a commit with the states that the step left (law C7); count them."""
+        """Compare the states that a commit cached with those that the step left (law C7); count them."""
         blocks = list(dict.fromkeys(snapshot.block for snapshot in left))
         for kind in self._kinds:
             kind.kept.update((block, kind.left[block]) for block in blocks)
@@ -128,20 +128,20 @@ class BlockRecurrent:
         return int(self._context.mamba_metadata.request_to_mamba_state_idx[row])
 
     def note_release(self, state_idx: int) -> None:
-        """Take note that a row of the live states is free."""
+        """Note that a row of the live states is free."""
         self._in_use.discard(state_idx)
 
     # -- checks ------------------------------------------------------------------------------------------
 
     def check(self, request_id: int, state_idx: int, tokens: np.ndarray) -> None:
-        """Compare a live state with a cold run's after all ``tokens`` that it took in (law E1)."""
+        """Compare a live state with a cold run's after the same ``tokens`` (law E1)."""
         self.checked_states += 1
         for kind in self._kinds:
             expected, found = kind.model.cold(tokens), kind.live[:, state_idx].cpu()
             _compare("E1", f"request {request_id}: {kind.name} after {len(tokens)} tokens", expected, found)
 
     def check_untouched(self) -> None:
-        """Compare every live state in use and every cached one with what was written there (law C7)."""
+        """Compare every live state in use and every cached state with the last write there (law C7)."""
         rows = torch.tensor(sorted(self._in_use), dtype=torch.int64)
         for kind in self._kinds:
             found = kind.live[:, rows.to(kind.live.device)].cpu()
@@ -150,7 +150,7 @@ class BlockRecurrent:
             self._check_cached((self._slots.block_to_slot >= 0).nonzero().flatten().tolist())
 
     def _check_cached(self, blocks: list[int]) -> int:
-        """Compare the cached states of those blocks that have one; returns how many have."""
+        """Compare the cached states of some blocks; return how many of the blocks have one."""
         if self._slots is None:
             return 0
         slots = self._slots.block_to_slot[blocks]
@@ -247,7 +247,7 @@ class BlockWatch(Watch[BlockRequest]):
             )
 
     def check_step(self, step: RequestStep, length: int) -> None:
-        """Read a request's first ``length`` tokens and its state back, where content is checked (law E1)."""
+        """Read back a request's first ``length`` tokens and its state, where content is checked (law E1)."""
         if self.forward is None:
             return
         live, size = step.req, self._context.block_size_tokens
@@ -261,7 +261,7 @@ class BlockWatch(Watch[BlockRequest]):
     # -- what the engine itself keeps ------------------------------------------------------------------------
 
     def check_reserve(self, live: BlockRequest, reserve: int, running: Sequence[BlockRequest]) -> None:
-        """Check what is kept back for running requests where another one asks to be admitted (law E4).
+        """Check the blocks kept back for running requests when another request asks for admission (law E4).
 
         That is the blocks that their prompts still take, and those into which they grow within the engine's
         headroom; both are counted here once more.
@@ -297,7 +297,7 @@ class BlockWatch(Watch[BlockRequest]):
             self.tested["C7"] += self.recurrent.note_commit(left)
 
     def note_release(self, live: BlockRequest) -> None:
-        """Take note that a request is about to give back its row."""
+        """Note that a request is about to give back its row."""
         if self.recurrent is not None:
             self.recurrent.note_release(self.recurrent.row_of(live))
 

@@ -23,7 +23,7 @@ class CacheTimes:
 
 
 class CacheProbe:
-    """Pass operations on to a cache, time them, and ``check`` after each ``check_every``-th; 0 never does."""
+    """A wrapper that times a cache's operations, and runs ``check`` every ``check_every`` of them."""
 
     def __init__(self, cache: BasePrefixCache, check: Callable[[], None], check_every: int) -> None:
         self.cache = cache
@@ -37,7 +37,7 @@ class CacheProbe:
         self._check_every = check_every
 
     def match(self, key: RadixKey, times: CacheTimes) -> MatchResult:
-        """Match ``key`` on behalf of the request that ``times`` belongs to."""
+        """Match ``key`` for a request, and add the time to its ``times``."""
         start = perf_counter_ns()
         result = self.cache.match_prefix(key)
         times.match_ns += perf_counter_ns() - start
@@ -53,7 +53,7 @@ class CacheProbe:
         return result
 
     def lock(self, node: Any, times: CacheTimes) -> Any:
-        """Take a hold at ``node``; the result is the token that `unlock` needs."""
+        """Take a hold at ``node``, and return the token that `unlock` needs."""
         start = perf_counter_ns()
         token = self.cache.inc_lock_ref(node)
         times.lock_ns += perf_counter_ns() - start
@@ -61,14 +61,14 @@ class CacheProbe:
         return token
 
     def unlock(self, node: Any, token: Any, times: CacheTimes) -> None:
-        """Release the hold at ``node`` that gave ``token``."""
+        """Release the hold at ``node`` that has this ``token``."""
         start = perf_counter_ns()
         self.cache.dec_lock_ref(node, swa_boundary_id=token)
         times.lock_ns += perf_counter_ns() - start
         self._count()
 
     def evict(self, tokens: int, secondary: int, payers: Sequence[CacheTimes]) -> None:
-        """Evict tokens, and SWA halves or states (``secondary``), and share the time among ``payers``."""
+        """Evict tokens, and SWA halves or states (``secondary``), and divide the time among ``payers``."""
         start = perf_counter_ns()
         result = self.cache.evict(tokens, secondary)
         share = (perf_counter_ns() - start) // len(payers)

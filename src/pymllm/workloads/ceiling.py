@@ -20,7 +20,7 @@ _ROOT = 0
 
 
 class HitCeiling:
-    """Tokens that a cache which never forgets would hit in whole pages, request by request.
+    """The tokens, in whole pages, that a cache of unlimited size would hit, request by request.
 
     ``held_back`` tokens at the end of each prompt are never looked up: 0 for a plain cache, 1 for an engine,
     which must compute at least one. Memory is one entry per distinct block place.
@@ -46,7 +46,7 @@ class HitCeiling:
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def add(self, request: Request) -> int:
-        """Remember a prompt, and return how many of its tokens earlier ones began with, in whole pages."""
+        """Remember a prompt, and return how many of its first tokens were seen before, in whole pages."""
         shared = self._remember(request)
         usable = min(shared, request.prompt_length - self._held_back)
         hit = max(usable, 0) // self._page_size * self._page_size
@@ -96,7 +96,7 @@ def belady_hit_tokens(requests: Sequence[Request], page_size: int, capacity: int
 
 
 def _places(requests: Sequence[Request], page_size: int) -> list[list[_Access]]:
-    """List for each request the places of its blocks, and how many of its pages end in each."""
+    """List the trie nodes of each request's blocks, with the number of its pages that end in each."""
     children: dict[tuple[int, object], int] = {}
     listed = []
     for request in requests:
@@ -114,7 +114,7 @@ def _places(requests: Sequence[Request], page_size: int) -> list[list[_Access]]:
 
 
 def _items(places: list[list[_Access]]) -> tuple[list[int], list[list[int]]]:
-    """Cut places where any request ends: return the size of each item, and the items of each request."""
+    """Cut nodes where any request ends; return each item's size, and each request's items."""
     cuts: dict[int, set[int]] = {}
     for row in places:
         for node, pages in row:
@@ -130,7 +130,7 @@ def _items(places: list[list[_Access]]) -> tuple[list[int], list[list[int]]]:
 
 
 def _next_uses(items: int, accesses: list[list[int]]) -> list[list[int]]:
-    """Return for each access of each request which request uses the item next."""
+    """Return for each access the number of the next request that uses the same item."""
     later = [_NEVER] * items
     found: list[list[int]] = []
     for number in range(len(accesses) - 1, -1, -1):
@@ -142,7 +142,7 @@ def _next_uses(items: int, accesses: list[list[int]]) -> list[list[int]]:
 
 
 def _hits(sizes: list[int], accesses: list[list[int]], room: int) -> int:
-    """Play Belady's rule, and count the pages that are there when they are used."""
+    """Play Belady's rule, and count the pages that are cached when they are used."""
     kept = [0] * len(sizes)
     due = [_NEVER] * len(sizes)
     farthest: list[tuple[int, int]] = []  # (minus the next use, item), also of uses that are past

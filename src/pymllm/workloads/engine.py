@@ -27,7 +27,7 @@ __all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport", "Model"]
 
 
 class Model(Protocol):
-    """A model that computes the requests of an engine, in place of numbers that stand for KV and states."""
+    """The interface of a model that computes an engine's requests, in place of the simulated model."""
 
     def compute(self, live: LiveRequest, start: int, end: int) -> None:
         """Compute tokens ``start .. end`` of a request, whose row names their slots.
@@ -46,7 +46,7 @@ class AdmissionRule:
         self._window = memory.pages_up(config.sliding_window_size or 0)
 
     def can_ever_fit(self, live: LiveRequest) -> bool:
-        """Tell whether a request fits into an engine that has nothing else to do.
+        """Tell whether a request fits into an otherwise empty engine.
 
         With a window it holds at most the one that the cache keeps for it, a second that it grows in decode,
         and a page.
@@ -147,7 +147,7 @@ class Engine(EngineLoop[LiveRequest]):
         return LiveRequest(request, place)
 
     def _ceiling_of(self, request: Request) -> int:
-        """Return the ceiling; a model may produce anything, so that all but the last token may be a hit."""
+        """Return the request's highest possible hit; with a model, all prompt tokens but the last."""
         if self._model is not None:
             return self.memory.whole_pages(request.prompt_length - 1)
         return super()._ceiling_of(request)
@@ -156,7 +156,7 @@ class Engine(EngineLoop[LiveRequest]):
         return self._admission.can_ever_fit(live)
 
     def by_stage(self) -> Sequence[tuple[Stage, list[LiveRequest]]]:
-        """List the requests that may be aborted, by the stage that they are in."""
+        """List the requests that may be aborted, by the stage of each."""
         return (
             (Stage.QUEUED, list(self.queue)),
             (Stage.PREFILL, list(self.prefilling)),
@@ -244,7 +244,7 @@ class Engine(EngineLoop[LiveRequest]):
             budget -= self._prefill_chunk(admitted, budget)
 
     def _prefill_chunk(self, live: LiveRequest, budget: int) -> int:
-        """Compute the next tokens of a prompt; returns how many, 0 where the request was retracted."""
+        """Compute the next tokens of a prompt; return how many, 0 where the request was retracted."""
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length - live.length))
         computed, end = 0, live.length + limit
         while computed < limit:
@@ -256,7 +256,7 @@ class Engine(EngineLoop[LiveRequest]):
         return computed
 
     def _compute(self, live: LiveRequest, piece: int) -> int:
-        """Compute a piece of a chunk and share it; returns how many tokens, as `_prefill_chunk`."""
+        """Compute a piece of a chunk and share it; return how many tokens, as `_prefill_chunk`."""
         slots = None
         while slots is None:
             slots = self.memory.extend(live, piece)

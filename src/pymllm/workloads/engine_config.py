@@ -128,7 +128,7 @@ class EngineConfig:
         return self.cache in CACHES_OF_STATES
 
     def rounded(self) -> EngineConfig:
-        """Cut capacities down to whole pages, as engines use them, and fill in what follows from the rest."""
+        """Cut capacities down to whole pages, as engines use them, and fill in derived settings."""
         capacity = self.capacity // self.page_size * self.page_size
         swa_capacity = self.swa_capacity
         if self.sliding_window_size is not None:

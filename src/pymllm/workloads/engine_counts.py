@@ -14,7 +14,7 @@ from pymllm.workloads.live_request import LiveSequence
 
 
 class CountedRun:
-    """The counts of one run, of which only requests that have not ended take memory."""
+    """The counts of one run; only requests that have not ended take memory."""
 
     _SUMS = (
         *("requests", "finished", "rejected", "aborted", "retractions"),
@@ -36,7 +36,7 @@ class CountedRun:
         self._end("rejected")
 
     def admit(self, live: LiveSequence) -> None:
-        """Note an admission, and count the prompt where it is the first of its request."""
+        """Note an admission, and count the prompt at the first admission of its request."""
         hit, ceiling = live.hit_tokens, live.ceiling_tokens
         self._hits[live.place] = hit
         self._untested += 1
@@ -69,7 +69,7 @@ class CountedRun:
         self._end("aborted")
 
     def finish(self, live: LiveSequence) -> None:
-        """Close the admission of a request that has produced everything."""
+        """Close the admission of a request that has produced all its tokens."""
         self._close(live)
         self._sums["output_tokens"] += live.request.output_length
         self._end("finished")
@@ -78,7 +78,7 @@ class CountedRun:
         self._sums.update(requests=1, **{how: 1})
 
     def _close(self, live: LiveSequence) -> None:
-        """Count what an admission, if there is one, has computed, and what a first one leaves uncomputed."""
+        """Count the tokens that an admission has computed, and those that a first one leaves uncomputed."""
         hit = self._hits.pop(live.place, None)
         if hit is None:
             return

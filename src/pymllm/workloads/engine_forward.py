@@ -154,7 +154,7 @@ class SimulatedForward:
             )
 
     def _read(self, parts: tuple[KVPart, KVPart], slots: np.ndarray) -> np.ndarray:
-        """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
+        """Read the content of some slots from the buffers, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
         index = torch.from_numpy(slots).to(self._pools[parts].device)
@@ -162,7 +162,7 @@ class SimulatedForward:
         return torch.stack(pieces).cpu().numpy()
 
     def check_untouched(self) -> None:
-        """Compare every slot but the padding with what was written there: no write went astray (law E5)."""
+        """Compare every slot but the padding with the last write there: no write went astray (law E5)."""
         for parts, rows in self._written.items():
             buffers = self._host.get(parts) or [buffer.cpu().numpy() for buffer in self._buffers[parts]]
             for (layer, part), found, written in zip(_PLACES[parts], buffers, rows, strict=True):
@@ -198,7 +198,7 @@ def _flat_buffers(pool: KVPool) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """One buffer of the pool, and what was written where, seen as integers."""
+    """One buffer of the pool, with a record of every write, both seen as integers."""
 
     name: str
     bits: torch.Tensor  # (layers, rows, elements of a layer), a view
@@ -230,7 +230,7 @@ class _Buffer:
         return bits_of(values, self.dtype).reshape(-1, layers, elements).transpose(1, 0, 2)
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Write rows, and take note of them; as a padded batch does, write garbage into row 0."""
+        """Write rows, and record them; write garbage into row 0, as a padded batch does."""
         written, padding = self.bits_of(values), self.garbage[:, : -len(rows) % BATCH_MULTIPLE]
         self.record[:, rows] = written
         if self.host is not None:
@@ -245,7 +245,7 @@ class _Buffer:
         return torch.from_numpy(rows).to(self.bits.device)
 
     def show(self, bits: np.ndarray) -> str:
-        """Show one element as the number that it is."""
+        """Return one element as a number."""
         number = torch.from_numpy(bits.reshape(1)).view(self.dtype).item()
         return f"{number:g}"
 
@@ -267,24 +267,24 @@ class SimulatedRecurrent:
     # -- what the engine does to states ------------------------------------------------------------------
 
     def note_reset(self, row: int) -> None:
-        """Take note that a row was reset."""
+        """Note that a row was reset."""
         for buffer in self._buffers:
             buffer.record[:, row] = 0
 
     def note_copy(self, source: int, destination: int) -> None:
-        """Take note that a row was copied to another."""
+        """Note that a row was copied to another."""
         for buffer in self._buffers:
             buffer.record[:, destination] = buffer.record[:, source]
 
     def prefill(self, live: LiveRequest, start: int) -> None:
-        """Let a request's working state take in its tokens ``start .. length``."""
+        """Advance a request's working state by its tokens ``start .. length``."""
         rows = np.array([live.row])
         [state] = self._read(rows)
         taken = self._recurrence.take_in(state, self._cold_run(live).inputs[start : live.length])
         self._write(rows, taken[None])
 
     def decode(self, lives: Sequence[LiveRequest], rows: np.ndarray, positions: np.ndarray) -> None:
-        """Let the states of a batch take in one token each; rows and token positions are ``(n,)``, int64."""
+        """Advance the states of a batch by one token each; rows and token positions are ``(n,)``, int64."""
         pairs = zip(map(self._cold_run, lives), positions.tolist(), strict=True)
         inputs = np.array([run.inputs[at] for run, at in pairs])
         self._write(rows, self._recurrence.step(self._read(rows), inputs))
@@ -299,7 +299,7 @@ class SimulatedRecurrent:
             buffer.write(rows, part)
 
     def _parts(self, values: np.ndarray) -> list[np.ndarray]:
-        """Cut values of all buffers into those of each."""
+        """Split values of all buffers into one array per buffer."""
         return [values[:, columns] for columns in self._columns]
 
     def _cold_run(self, live: LiveRequest) -> ColdRun:
@@ -330,7 +330,7 @@ class SimulatedRecurrent:
                 )
 
     def check_untouched(self) -> None:
-        """Compare every row but the padding with what was written there: no write went astray (law E5)."""
+        """Compare every row but the padding with the last write there: no write went astray (law E5)."""
         for buffer in self._buffers:
             found, written = buffer.read_all()[:, 1:], buffer.record[:, 1:]
             if found.tobytes() != written.tobytes():

@@ -30,14 +30,14 @@ class LoopMemory(Protocol):
         """A counter that rises whenever a refused request might be admitted."""
 
     def use(self) -> MemoryUse:
-        """Tell how much is in use now."""
+        """Return the memory in use now."""
 
     def counts(self) -> MemoryCounts:
-        """Tell what was done so far."""
+        """Return the counts of memory operations so far."""
 
 
 class EngineLoop(ABC, Generic[Live]):
-    """One engine and one run of the engine, except for the engine's parts. Not thread-safe.
+    """The loop of one run of an engine, without the parts that each kind of engine adds. Not thread-safe.
 
     ``queue`` has the waiting requests in order of arrival, retracted ones first.
     """
@@ -114,11 +114,11 @@ class EngineLoop(ABC, Generic[Live]):
         return True
 
     def report(self) -> EngineReport:
-        """Report everything up to now."""
+        """Report the run up to now."""
         return self._tally.report(self.config, self._loop_memory.counts(), self._loop_watch.content_tokens)
 
     def drain(self) -> None:
-        """Abort whatever waits or lives, and take nothing more from the source."""
+        """Abort all waiting and live requests, and take no more requests from the source."""
         self._arrivals.close()
         for live in [*self.queue, *self.lives()]:
             self._abort(live)
@@ -136,7 +136,7 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def lives(self) -> list[Live]:
-        """List the requests that own memory, in whatever order."""
+        """List the requests that own memory, in any order."""
 
     def _is_idle(self) -> bool:
         return not (self.queue or self.lives())
@@ -159,7 +159,7 @@ class EngineLoop(ABC, Generic[Live]):
         self.queue.append(live)
 
     def _ceiling_of(self, request: Request) -> int:
-        """Return how many prompt tokens an unlimited cache would serve, from what all requests have said."""
+        """Return how many prompt tokens an unlimited cache would serve, having seen all earlier requests."""
         return self._ceiling.add(request)
 
     def _abort_where_asked(self) -> None:
@@ -171,7 +171,7 @@ class EngineLoop(ABC, Generic[Live]):
     # -- the queue's head --------------------------------------------------------------------------------
 
     def _may_ask_again(self) -> bool:
-        """Tell whether a request waits that memory as it is now has not refused, or that is alone.
+        """Tell whether the queue's head may ask for memory: it changed since a refusal, or no request lives.
 
         Where others left and gave nothing back, nothing will ever change: without asking then, an engine
         never ends.
@@ -179,29 +179,29 @@ class EngineLoop(ABC, Generic[Live]):
         return bool(self.queue) and (self._refused_at != self._loop_memory.changes or not self.lives())
 
     def _remember_refusal(self) -> None:
-        """Note that memory, as it is now, does not suffice for the head of the queue."""
+        """Note that the memory of now does not suffice for the head of the queue."""
         self._refused_at = self._loop_memory.changes
 
     def _leave_queue(self, live: Live) -> None:
-        """Take a request out of the queue, whose head may be another one then."""
+        """Take a request out of the queue, and forget the refusal of the queue's head."""
         self.queue.remove(live)
         self._refused_at = -1
 
     def _note_end(self, live: Live) -> None:
-        """Note that a request ends in this iteration: whoever waits for it may come after that."""
+        """Note that a request ends in this iteration; requests that wait for it may arrive afterwards."""
         self._over.append(live.request)
 
     # -- the source's choices ----------------------------------------------------------------------------
 
     def _ask_for_chunk(self, live: Live, most: int) -> int:
-        """Ask how many tokens of a prompt to compute, ``1 .. most``."""
+        """Ask the source how many tokens of a prompt to compute, ``1 .. most``."""
         limit = self._source.chunk_limit(live.request_id, most)
         if not 1 <= limit <= most:
             raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
         return limit
 
     def _ask_for_victim(self, lives: Iterable[Live]) -> Live:
-        """Ask which of some live requests gives way."""
+        """Ask the source which of some live requests to retract."""
         by_id = {live.request_id: live for live in sorted(lives, key=attrgetter("place"))}
         chosen = self._source.retract_victim(list(by_id))
         if chosen not in by_id:
@@ -212,19 +212,19 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def _iterate(self) -> None:
-        """Let the requests compute."""
+        """Run one iteration of the engine."""
 
     @abstractmethod
     def _receive(self, request: Request, place: int) -> Live:
-        """Make the live sequence of a request that arrives."""
+        """Make the live sequence of an arriving request."""
 
     @abstractmethod
     def _can_ever_fit(self, live: Live) -> bool:
-        """Tell whether a request fits into an engine that has nothing else to do."""
+        """Tell whether a request fits into an otherwise empty engine."""
 
     @abstractmethod
     def by_stage(self) -> Sequence[tuple[Stage, list[Live]]]:
-        """List the requests that may be aborted, by the stage that they are in."""
+        """List the requests that may be aborted, by the stage of each."""
 
     @abstractmethod
     def _abort(self, live: Live) -> None:

@@ -27,7 +27,7 @@ from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 
 
 class EngineStates:
-    """The requests' side of an engine's states, whose pool is its own (laws M1, M2, P5, E1, E3)."""
+    """The recurrent states of an engine's requests, in the engine's own pool (laws M1, M2, P5, E1, E3)."""
 
     def __init__(
         self, pool: StatePool, kind: CacheKind, probe: CacheProbe, watch: EngineWatch, page_size: int
@@ -44,7 +44,7 @@ class EngineStates:
         return self._pool.max_track_slots - self._pool.available_track_slots()
 
     def begin(self, live: LiveRequest) -> None:
-        """Make the working state of a new row that of the held prefix, which ends at a state (law M2)."""
+        """Fill a new row's working state from the held prefix, which ends at a state (law M2)."""
         if not live.held_length:
             self._pool.reset_states(live.row)
             self._watch.note_reset(live.row)
@@ -59,14 +59,14 @@ class EngineStates:
         self._copy(track_slot, live.row)
 
     def next_stop(self, live: LiveRequest) -> int:
-        """Tell up to which token the next piece of a prompt may go."""
+        """Return the token at which the next piece of a prompt must stop."""
         return next((stop for stop in self._stops(live) if stop > live.length), live.prompt_length)
 
     def _stops(self, live: LiveRequest) -> tuple[int, int]:
         return live.branching_length, live.prompt_length // self._page_size * self._page_size
 
     def reserve(self, live: LiveRequest, end: int) -> None:
-        """Give a request a track slot, evicted if need be, if a snapshot is due after ``end`` tokens."""
+        """Give a request a track slot, evicting if needed, if a snapshot is due after ``end`` tokens."""
         if live.track_slot or end not in self._stops(live):
             return
         slot = self._pool.alloc_track_slot()
@@ -76,19 +76,19 @@ class EngineStates:
         live.track_slot = slot or 0
 
     def is_due(self, live: LiveRequest) -> bool:
-        """Tell whether a snapshot is to be taken now; counts those for which there is no track slot."""
+        """Tell whether a snapshot is due now, and count those for which there is no track slot."""
         if not live.track_slot and live.length in self._stops(live):
             self.skipped += 1
             self._watch.notice(Event.SNAPSHOT_SKIPPED, live)
         return live.track_slot > 0
 
     def save(self, live: LiveRequest) -> torch.Tensor:
-        """Copy the working state into the request's track slot, and return that, ``(1,)``, on the host."""
+        """Copy the working state into the request's track slot; return the slot, ``(1,)``, on the host."""
         self._copy(live.row, live.track_slot)
         return torch.tensor([live.track_slot])
 
     def hand_over(self, live: LiveRequest, exists: bool) -> None:
-        """Leave the track slot to the cache, or take it back where a state was there before (M1)."""
+        """Leave the track slot to the cache, or free it where the cache had a state already (M1)."""
         if exists:
             self._watch.notice(Event.STATE_DUPLICATED, live)
             self.give_back(live)
@@ -110,7 +110,7 @@ Lengths = TypeVar("Lengths", int, np.ndarray)
 
 
 class EngineMemory:
-    """The requests' side of one engine's cache, slots and rows; nothing else allocates from their pools."""
+    """The cache entries, slots and rows of one engine's requests; nothing else uses their pools."""
 
     def __init__(self, config: EngineConfig, pools: EnginePools, watch: EngineWatch) -> None:
         self.pools = pools
@@ -139,12 +139,12 @@ class EngineMemory:
         return -(-length // self.page_size) * self.page_size
 
     def available(self) -> tuple[int, int]:
-        """Count free tokens of the full and of the SWA half; without a window both are the same."""
+        """Count the free tokens of the full and of the SWA half; without a window both are equal."""
         full = self.pools.full_available_size()
         return full, full if self._swa_allocator is None else self._swa_allocator.swa_available_size()
 
     def room(self) -> tuple[int, int]:
-        """Count free and evictable tokens of either half; what is held is neither (law E4)."""
+        """Count the free and evictable tokens of either half, without held tokens (law E4)."""
         cache = self.pools.kind.cache
         full, swa = self.available()
         evictable = cache.evictable_size()
@@ -153,13 +153,13 @@ class EngineMemory:
         )
 
     def use(self) -> MemoryUse:
-        """Tell how much is in use now."""
+        """Return the memory in use now."""
         stored = self._capacity - self.available()[0]
         held = stored - self.pools.kind.cache.evictable_size()
         return MemoryUse(held, stored, None if self.states is None else self.states.held())
 
     def counts(self) -> MemoryCounts:
-        """Tell what was done so far."""
+        """Return the counts of memory operations so far."""
         probe, states = self.probe, self.states
         return MemoryCounts(
             evict_calls=probe.evict_calls,
@@ -173,7 +173,7 @@ class EngineMemory:
         )
 
     def _window_floor(self, length: Lengths) -> Lengths:
-        """Tell how many tokens, in whole pages, lie before every window that can still be asked for.
+        """Count the tokens, in whole pages, before every window that can still be read.
 
         Counted from the last whole page and not from ``length``: the window of the aligned prefix must stay
         whole, or the cache could never take it (laws S1, S7). Below 0 for short requests.
@@ -184,7 +184,7 @@ class EngineMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def match_and_hold(self, live: LiveRequest) -> torch.Tensor:
-        """Find and hold the cached prefix of a request, short of a last token (E4); return its slots."""
+        """Match and hold the cached prefix of a request, all but a last token (E4); return its slots."""
         live.queried_length = self.whole_pages(live.prompt_length - 1)
         match = self.probe.match(live.key(live.queried_length), live.times)
         live.lock_token = self.probe.lock(match.last_node, live.times)
@@ -206,7 +206,7 @@ class EngineMemory:
         return True
 
     def allocate(self, tokens: int, payers: Sequence[CacheTimes]) -> torch.Tensor | None:
-        """Allocate whole pages, evicting what is short for ``payers``; ``None`` if that is too little."""
+        """Allocate whole pages, evicting missing ones on the time of ``payers``; ``None`` if too few."""
         slots = self.pools.allocator.alloc(tokens)
         if slots is None:
             room, (full, swa) = self.room(), self.available()
@@ -217,7 +217,7 @@ class EngineMemory:
         return slots
 
     def next_stop(self, live: LiveRequest) -> int:
-        """Tell how far the next piece of a prompt may go: to its end, or to where a state is due."""
+        """Return the token at which the next piece of a prompt must stop, at its end or a due state."""
         return live.prompt_length if self.states is None else self.states.next_stop(live)
 
     def extend(self, live: LiveRequest, limit: int) -> torch.Tensor | None:
@@ -245,7 +245,7 @@ class EngineMemory:
     # -- sharing ---------------------------------------------------------------------------------------
 
     def share(self, live: LiveRequest) -> None:
-        """Cache what a request has computed so far, and go on with the cache's slots instead of duplicates.
+        """Cache a request's computed tokens so far, and use the cache's slots in place of duplicates.
 
         The new hold is taken before the old one is released, and the row rewritten before duplicates are
         given back, so that it never names a slot that is neither owned nor held. A cache of states is given
@@ -279,7 +279,7 @@ class EngineMemory:
         return result
 
     def _follow(self, live: LiveRequest, aligned: int, result: InsertResult) -> None:
-        """Let the row name the slots that the cache now has, and give back the slots that it did not take."""
+        """Write the cache's slots into the row, and free the request's own duplicates of them."""
         held = live.held_length
         if result.adopted == ((held, aligned),):
             self._move_hold(live, result.last_node, aligned)
@@ -326,7 +326,7 @@ class EngineMemory:
         return torch.cat(pieces) if pieces else None
 
     def release_window(self, live: LiveRequest) -> None:
-        """Return the SWA halves of own slots that no window will ask for again."""
+        """Free the SWA halves of own slots that no window will read again."""
         if self._swa_allocator is None:
             return
         floor = self._window_floor(live.length)
@@ -335,7 +335,7 @@ class EngineMemory:
             live.released_length = floor
 
     def release_windows(self, batch: DecodeBatch) -> None:
-        """Do the same for all decoding requests, which have each grown by one token, in one call."""
+        """Free such SWA halves for all decoding requests, each grown by one token, in one call."""
         if self._swa_allocator is None:
             return
         leaving = np.flatnonzero(self._window_floor(batch.lengths) > batch.released)
@@ -350,7 +350,7 @@ class EngineMemory:
     # -- giving back -----------------------------------------------------------------------------------
 
     def finish(self, live: LiveRequest) -> None:
-        """Cache a whole sequence and give back everything else, duplicates, tail, hold and row."""
+        """Cache a whole sequence and give back its duplicates, tail, hold and row."""
         aligned = self.whole_pages(live.length)
         adopted: Sequence[Range] = ()
         if aligned > live.held_length:
@@ -358,7 +358,7 @@ class EngineMemory:
         self.give_back(live, adopted)
 
     def give_back(self, live: LiveRequest, adopted: Sequence[Range] = ()) -> None:
-        """Give back, at any exit, what a request owns and the cache did not adopt, its hold and row."""
+        """Free a request's slots that the cache did not adopt, its hold and its row."""
         if live.row:
             own = self._cut(live, live.held_length, live.length, adopted)
             if own is not None:

@@ -30,17 +30,17 @@ from pymllm.workloads.engine_config import EngineConfig
 
 
 class SlotAllocator(Protocol):
-    """A pool of slots with the calls that an engine makes, as documented of `TokenToKVPoolAllocator`."""
+    """The interface of a slot pool that an engine needs, as `TokenToKVPoolAllocator` documents it."""
 
     @property
     def size(self) -> int:
-        """Slots that there are, in tokens."""
+        """Slots of the pool, in tokens."""
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out slots in whole pages, or ``None``."""
 
     def free(self, indices: torch.Tensor) -> None:
-        """Take slots back with everything behind them."""
+        """Take slots back, and with them their SWA halves."""
 
     def available_size(self) -> int:
         """Count the tokens that `alloc` can still serve."""
@@ -50,7 +50,7 @@ class SlotAllocator(Protocol):
 
 
 class WindowAllocator(SlotAllocator, Protocol):
-    """The same with an SWA half behind each slot, as documented of `SWATokenToKVPoolAllocator`."""
+    """A `SlotAllocator` with an SWA half behind each slot, as `SWATokenToKVPoolAllocator` documents it."""
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Take the SWA halves of slots back."""
@@ -66,11 +66,11 @@ class WindowAllocator(SlotAllocator, Protocol):
 
 
 class StatePool(Protocol):
-    """A pool of states with the calls that an engine makes, as documented of `GDNPool`."""
+    """The interface of a state pool that an engine needs, as `GDNPool` documents it."""
 
     @property
     def max_track_slots(self) -> int:
-        """States that can be kept besides the working ones."""
+        """Track slots, for states kept besides the working states."""
 
     @property
     def recurrent_state(self) -> torch.Tensor:
@@ -78,7 +78,7 @@ class StatePool(Protocol):
 
     @property
     def conv_state(self) -> torch.Tensor:
-        """The same of the convolutions."""
+        """Convolution states of all layers and rows, layers first."""
 
     def copy_states(self, src_index: int, dst_index: int) -> None:
         """Copy a row to another."""
@@ -90,10 +90,10 @@ class StatePool(Protocol):
         """Hand out a row for a snapshot, or ``None``."""
 
     def free_track_slot(self, slot: int) -> None:
-        """Take it back."""
+        """Take a snapshot's row back."""
 
     def available_track_slots(self) -> int:
-        """Count those that `alloc_track_slot` can still hand out."""
+        """Count the rows that `alloc_track_slot` can still hand out."""
 
 
 def _has_no_states() -> list[int]:
@@ -101,12 +101,12 @@ def _has_no_states() -> list[int]:
 
 
 def _has_no_state(node: Any) -> None:
-    """Answer for any node of a cache without states."""
+    """Return ``None`` for any node, in a cache without states."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """A prefix cache and how to look inside it.
+    """A prefix cache, with functions that look inside it.
 
     ``check`` walks everything and raises `InvariantViolation`. ``cached_slots`` gives the full slots of every
     node, 1-D integer tensors in whole pages, and ``path_slots`` those of a node's path from the root. With
@@ -124,7 +124,7 @@ class CacheKind:
 
 @dataclass(frozen=True, slots=True)
 class EnginePools:
-    """One engine's cache, slots, and a row of slots per request; a windowed allocator is named twice."""
+    """One engine's cache, slots, and rows of slots per request; a windowed allocator has two names."""
 
     kind: CacheKind
     allocator: SlotAllocator
@@ -174,7 +174,7 @@ def make_engine_pools(config: EngineConfig, maker: CacheMaker | None = None) -> 
 
 
 def find_policy(named: str) -> Any:
-    """Return what a tree takes as ``eviction_policy``: a name as it is, an object for ``module:Name``.
+    """Find an eviction policy: keep the name of a built-in one, import the object that ``module:Name`` names.
 
     That is a policy as it is, or a class or function that makes one, anew for each cache. `UsageError` where
     there is no such thing, or what it makes is no policy.

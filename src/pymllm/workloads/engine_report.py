@@ -41,7 +41,7 @@ class MemoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class CacheTime:
-    """Microseconds that a finished request spent in one kind of cache operation, over its life; 0 of none."""
+    """Microseconds that a finished request spent in one kind of cache operation, 0 if it did none."""
 
     median_us: float
     p99_us: float
@@ -136,7 +136,7 @@ class EngineReport:
 
 @dataclass(slots=True)
 class EngineTally:
-    """Counters of one run; `EngineReport` says what each means."""
+    """Counters of one run; `EngineReport` explains each."""
 
     requests: int = 0
     finished: int = 0
@@ -163,7 +163,7 @@ class EngineTally:
 
     @property
     def settled(self) -> int:
-        """Requests that have ended, one way or another."""
+        """Requests that have ended, in any way."""
         return self.finished + self.rejected + self.aborted
 
     def count_admission(self, live: LiveSequence) -> None:
@@ -183,7 +183,7 @@ class EngineTally:
             self.recomputed_tokens += tokens
 
     def count_leaving(self, live: LiveSequence) -> None:
-        """Count what a request leaves of its prompt that goes before it has computed all, the first time."""
+        """Count the uncomputed prompt tokens of a request that leaves after its first admission."""
         if live.admissions == 1:
             self.uncomputed_tokens += max(0, live.prompt_length - max(live.length, live.hit_tokens))
 
@@ -194,7 +194,7 @@ class EngineTally:
         self.times.append(live.times)
 
     def count_memory(self, use: MemoryUse) -> None:
-        """Raise the peaks to what is in use now."""
+        """Raise the peaks to the memory in use now."""
         self.peak_tokens_stored = max(self.peak_tokens_stored, use.stored_tokens)
         self.peak_tokens_held = max(self.peak_tokens_held, use.held_tokens)
         self.peak_states_held = max(self.peak_states_held, use.states or 0)
@@ -228,12 +228,12 @@ _AS_COUNTED = (
 
 
 def cache_times(times: Sequence[CacheTimes], *kinds: str) -> dict[str, Any]:
-    """Sum up what finished requests spent in each kind of operation."""
+    """Sum up the times of finished requests by kind of operation."""
     return {kind: cache_time([getattr(each, f"{kind}_ns") for each in times]) for kind in kinds}
 
 
 def cache_time(nanoseconds: list[int]) -> CacheTime:
-    """Sum up what finished requests spent."""
+    """Sum up the times of finished requests."""
     if not nanoseconds:
         return CacheTime(0.0, 0.0)
     median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
@@ -241,7 +241,7 @@ def cache_time(nanoseconds: list[int]) -> CacheTime:
 
 
 class CutShort(KeyboardInterrupt):
-    """Leaves an interrupted run with its ``report``, in which what was under way may be half counted."""
+    """Ends an interrupted run, with its ``report``; a step in progress may be half counted."""
 
     def __init__(self, report: Any, interruption: KeyboardInterrupt) -> None:
         super().__init__("the run was cut short")

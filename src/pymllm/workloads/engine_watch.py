@@ -88,7 +88,7 @@ def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[Live
 
 
 def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
-    """Check that every track slot is free, or some node's, or a live request's (laws E2, E3)."""
+    """Check that every track slot is free, or owned by a node or a live request (laws E2, E3)."""
     pool = pools.kind.state_pool
     if pool is None:
         return
@@ -143,7 +143,7 @@ def _check_one_owner(pages: np.ndarray, owned: Sequence[int], lives: Sequence[Li
 
 
 def check_fresh_row(pools: EnginePools, live: LiveRequest) -> None:
-    """Check that the row of a request just admitted has nothing behind the held prefix (law E2)."""
+    """Check that the row of a request just admitted is empty after the held prefix (law E2)."""
     stale = pools.rows.req_to_token[live.row, live.held_length :].count_nonzero()
     if stale:
         raise InvariantViolation(
@@ -185,7 +185,7 @@ def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
 
 
 def check_emptied(config: EngineConfig, pools: EnginePools) -> None:
-    """Check that the pools own everything after the cache was asked to evict everything (law E3)."""
+    """Check that the pools own everything after an eviction of the whole cache (law E3)."""
     cache = pools.kind.cache
     if cache.total_size():
         raise InvariantViolation("E3", f"{cache.total_size()} tokens stay cached after evicting everything")
@@ -193,7 +193,7 @@ def check_emptied(config: EngineConfig, pools: EnginePools) -> None:
 
 
 class Event(enum.Enum):
-    """Something that happens to a request; told before anything is given back or forgotten."""
+    """Something that happens to a request; notified before any memory is given back or forgotten."""
 
     REJECTED = "rejected"
     """It could never fit."""
@@ -253,7 +253,7 @@ class Watch(ABC, Generic[Watched]):
         self._exits = 0
 
     def notice(self, event: Event, live: Watched) -> None:
-        """Take note of an event and tell the onlooker."""
+        """Note an event and tell the onlooker."""
         self._exits += event in self.EXITS
         if event in _COUNTED:
             _COUNTED[event](self._counted, live)
@@ -270,7 +270,7 @@ class Watch(ABC, Generic[Watched]):
         """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
 
     def check_counts(self, tally: EngineTally) -> None:
-        """Compare the counters of a run with what was noticed of its requests, now at rest (law E6)."""
+        """Compare the counters of a run with the events of its requests, once all have ended (law E6)."""
         self.tested["E6"] += self._counted.check(tally)
 
     def _check_forward(self) -> None:
@@ -303,17 +303,17 @@ class EngineWatch(Watch[LiveRequest]):
         self._audited_operations = -1
 
     def note_copy(self, source: int, destination: int) -> None:
-        """Take note that a state was copied from row to row."""
+        """Note that a state was copied from row to row."""
         if self.recurrent is not None:
             self.recurrent.note_copy(source, destination)
 
     def note_reset(self, row: int) -> None:
-        """Take note that a working state was reset."""
+        """Note that a working state was reset."""
         if self.recurrent is not None:
             self.recurrent.note_reset(row)
 
     def check_row(self, live: LiveRequest) -> None:
-        """Read a request's row, window and state back, where content is checked (laws E1, S1)."""
+        """Read back a request's row, window and state, where content is checked (laws E1, S1)."""
         if self.forward is not None and live.length:
             row = self._pools.rows.req_to_token[live.row, : live.length]
             self.forward.check_row(live.request_id, row, live.fingerprints[: live.length])
@@ -322,7 +322,7 @@ class EngineWatch(Watch[LiveRequest]):
             self.recurrent.check(live)
 
     def check_work(self, live: LiveRequest) -> None:
-        """Check that an admitted request has a token left to compute, for its next one (law E4)."""
+        """Check that an admitted request has at least one token left to compute (law E4)."""
         if live.length >= live.prompt_length:
             raise InvariantViolation(
                 "E4",
@@ -383,7 +383,7 @@ class EngineWatch(Watch[LiveRequest]):
         self._count_exits()
 
     def check_progress(self, tokens: int, room: tuple[int, int], available: tuple[int, int]) -> None:
-        """Check that an eviction made the room for ``tokens`` that there was to make (law E4).
+        """Check that an eviction freed as much of ``tokens`` as was evictable (law E4).
 
         ``room`` was free or evictable before, ``available`` is free after; full and SWA half.
         """

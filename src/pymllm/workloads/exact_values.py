@@ -32,7 +32,7 @@ _PARTS_PER_LAYER = 4
 
 
 class KVPart(enum.IntEnum):
-    """Which of a layer's buffers a fingerprint is for."""
+    """The buffers of a layer, for each of which a fingerprint differs."""
 
     FULL_K = 0
     FULL_V = 1
@@ -66,7 +66,7 @@ def _seed(namespace: str | int | None) -> np.uint64:
 
 
 def kv_fingerprints(prefixes: np.ndarray, places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
-    """Turn prefix fingerprints ``(n,)`` into what places, layer and part, hold: int64, ``(places, n)``."""
+    """Derive the content of each layer and part from prefix fingerprints ``(n,)``: int64, ``(places, n)``."""
     return scatter(prefixes ^ _salts(places)).view(np.int64)
 
 
@@ -102,7 +102,7 @@ def bits_of(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def values_of(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return the whole numbers whose bits as floats these are, as int64; the way back from `bits_of`."""
+    """Return the whole numbers, as int64, that floats with these bits stand for; the inverse of `bits_of`."""
     if dtype is torch.bfloat16:
         bits = bits.astype(np.int32) << _HALF_OF_FLOAT32
     floats: np.ndarray = bits.view(np.float16 if dtype is torch.float16 else np.float32)
@@ -130,7 +130,7 @@ class Recurrence:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Recurrence]) -> Recurrence:
-        """Join recurrences into one of all states in a row: one pass for all is half of one for each."""
+        """Join recurrences into one over all elements, since one pass is twice as fast as one for each."""
         joined = cls.__new__(cls)
         joined._prime = np.concatenate([np.full(part.elements, part._prime) for part in parts])
         joined._salts = np.concatenate([part._salts for part in parts])
@@ -139,21 +139,21 @@ class Recurrence:
         return joined
 
     def inputs(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Say what each of n tokens adds to each element: ``(n, elements)``, int64 in ``0 .. prime - 1``."""
+        """Return the amounts that n tokens add to each element: ``(n, elements)``, int64, below the prime."""
         mixed = scatter(token_fingerprints(tokens, namespace)[:, None] ^ self._salts)
         return (mixed % self._prime.astype(np.uint64)).astype(np.int64)
 
     def step(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Let each of several states take in one token of its own; all are ``(n, elements)``, int64."""
+        """Advance each of several states by one token of its own; all are ``(n, elements)``, int64."""
         stepped: np.ndarray = (self._decay * states + inputs) % self._prime
         return stepped
 
     def advance(self, state: np.ndarray, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Let one state ``(elements,)`` take in n tokens: what n calls of `step` come to."""
+        """Advance one state ``(elements,)`` by n tokens, with the result of n calls of `step`."""
         return self.take_in(state, self.inputs(tokens, namespace))
 
     def take_in(self, state: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Let one state take in n ``inputs``, shape ``(n, elements)``.
+        """Advance one state by n ``inputs``, shape ``(n, elements)``.
 
         Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then the pairs, with the square of
         the decay; the state before counts as the input before the first.
@@ -185,7 +185,7 @@ class Recurrence:
         return states
 
     def cold(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Compute the state ``(elements,)`` after a whole sequence, from nothing."""
+        """Compute the state ``(elements,)`` after a whole sequence, without a cache."""
         return self.advance(np.zeros(self.elements, dtype=np.int64), tokens, namespace)
 
 
@@ -210,18 +210,18 @@ class RecurrentStates:
         return states.cpu().transpose(0, 1).flatten(1).to(torch.int64).numpy()
 
     def states(self, values: np.ndarray) -> torch.Tensor:
-        """Bring values of shape ``(n, elements)`` into the buffer's shape and dtype, on the host."""
+        """Convert values of shape ``(n, elements)`` to the buffer's shape and dtype, on the host."""
         layers, *rest = self.shape
         return torch.from_numpy(values).view(-1, layers, *rest).transpose(0, 1).to(self.dtype)
 
     def cold(self, tokens: np.ndarray, namespace: str | int | None = None) -> torch.Tensor:
-        """Compute the state after a whole sequence from nothing: ``[layers, ...]``, on the host."""
+        """Compute the state after a whole sequence, without a cache: ``[layers, ...]``, on the host."""
         return self.states(self.recurrence.cold(tokens, namespace)[None])[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """A sequence computed from nothing, over all buffers of states, which lie side by side."""
+    """A sequence computed without a cache, over all buffers of states, which lie side by side."""
 
     inputs: np.ndarray  # what each token adds, (n, elements)
     bits: tuple[np.ndarray, ...]  # of each buffer, as integers: (layers, n + 1, elements of a layer)

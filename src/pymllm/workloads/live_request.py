@@ -54,11 +54,11 @@ class LiveSequence(ABC):
     @property
     @abstractmethod
     def stateless_tokens(self) -> int:
-        """Tokens beyond them whose KV was cached, but for which there was no state; 0 without states."""
+        """Cached tokens of KV beyond the hit, useless for want of a state; 0 without states."""
 
     @property
     def tokens(self) -> np.ndarray:
-        """Tokens that get KV, shape ``(final_length,)``, uint32; expanded at first use."""
+        """Tokens that need KV, shape ``(final_length,)``, uint32; expanded at first use."""
         if self._tokens is None:
             self._tokens = self._expand()
         return self._tokens
@@ -110,12 +110,12 @@ class LiveRequest(LiveSequence):
 
     @property
     def hit_tokens(self) -> int:
-        """Tokens of the prefix that it holds."""
+        """Tokens of the held prefix."""
         return self.held_length
 
     @property
     def stateless_tokens(self) -> int:
-        """Tokens whose KV was cached beyond that prefix."""
+        """Tokens whose KV was cached beyond the held prefix."""
         return max(0, self.branching_length - self.held_length)
 
     def key(self, length: int) -> RadixKey:
@@ -123,7 +123,7 @@ class LiveRequest(LiveSequence):
         return RadixKey(self.tokens[:length], self.request.namespace)
 
     def forget_memory(self) -> None:
-        """Own nothing any more; the caller has given everything back."""
+        """Forget all slots, row and hold, after the caller has given them back."""
         self.length = self.row = self.last_slot = self.held_length = self.released_length = 0
         self.branching_length = 0
         self.held_node = self.lock_token = None
@@ -131,7 +131,7 @@ class LiveRequest(LiveSequence):
 
 @dataclass(slots=True, eq=False)
 class BlockRequest(LiveSequence):
-    """A request with how much of it was cached; its blocks are the context's.
+    """A request with its count of cached tokens; the context has its blocks.
 
     A context has no namespaces. So the tokens of a request that has one are masked by it, and it shares
     nothing with equal prompts of others.
@@ -144,17 +144,17 @@ class BlockRequest(LiveSequence):
 
     @property
     def namespace(self) -> None:
-        """Nothing: the tokens say it."""
+        """``None``, since the namespace is already mixed into the tokens."""
         return
 
     @property
     def hit_tokens(self) -> int:
-        """Tokens that were not computed again."""
+        """Prompt tokens that were not computed again."""
         return self.resumed_tokens
 
     @property
     def stateless_tokens(self) -> int:
-        """Tokens that were, although their KV was cached."""
+        """Prompt tokens that were computed again although their KV was cached."""
         return self.cached_tokens - self.resumed_tokens
 
     @property
@@ -172,7 +172,7 @@ class BlockRequest(LiveSequence):
         return int(self.tokens[length]) if length < self.final_length else 0
 
     def forget_memory(self) -> None:
-        """Own nothing any more; the context has released it."""
+        """Forget all blocks, after the context has released them."""
         self.length = self.finished_chunk_token_count = 0
         self.is_unread = True
 
@@ -212,14 +212,14 @@ class DecodeBatch:
         return len(self.requests)
 
     def add(self, live: LiveRequest) -> None:
-        """Let a request whose prompt is computed join; at least one step remains."""
+        """Add a request whose prompt is computed; at least one step remains."""
         remaining = live.final_length - live.length
         column = [[live.row], [live.length], [live.last_slot], [live.released_length], [remaining]]
         self._set_columns(np.concatenate([self._columns, np.array(column, dtype=np.int64)], axis=1))
         self.requests.append(live)
 
     def remove(self, leaving: Iterable[LiveRequest]) -> None:
-        """Take requests out, their numbers written back to them."""
+        """Take requests out, and write their numbers back to them."""
         self.write_back()
         gone = set(map(id, leaving))
         stays = [at for at, live in enumerate(self.requests) if id(live) not in gone]
@@ -227,12 +227,12 @@ class DecodeBatch:
         self._set_columns(self._columns[:, stays])
 
     def write_back(self) -> None:
-        """Make the fields of every `LiveRequest` in the batch true."""
+        """Update the fields of every `LiveRequest` in the batch."""
         for live, column in zip(self.requests, self._columns.T.tolist(), strict=True):
             _, live.length, live.last_slot, live.released_length, _ = column
 
     def crossing(self) -> np.ndarray:
-        """List the places in the batch of those whose next token begins a new page, ascending."""
+        """List the places in the batch, ascending, of requests whose next token begins a new page."""
         places: np.ndarray = (self.lengths % self._page_size == 0).nonzero()[0]
         return places
 
@@ -249,7 +249,7 @@ class DecodeBatch:
         return self.last_slots
 
     def headroom(self, steps: int) -> int:
-        """Count the tokens, in whole new pages, that the next ``steps`` steps of all will allocate."""
+        """Count the tokens, in whole new pages, that the batch will allocate in the next ``steps`` steps."""
         wanted = np.minimum(self.remaining, steps)
         beyond = np.maximum(wanted - -self.lengths % self._page_size, 0)
         return int(-(-beyond // self._page_size).sum()) * self._page_size

@@ -1,10 +1,10 @@
-"""The most memory that this process ever had."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
 
 def peak_rss_bytes(platform: str) -> int | None:
-    """Read the most resident bytes that this process ever had; ``None`` on ``win32``, which does not tell."""
+    """Return the peak resident bytes of this process; ``None`` on ``win32``, which does not tell."""
     if platform == "win32":
         return None
     import resource

@@ -36,19 +36,19 @@ class Source(Protocol):
 
     @property
     def may_abort(self) -> bool:
-        """Tell whether `abort` can ever say yes; if not, the engine does not ask."""
+        """Tell whether `abort` can ever return true; if not, the engine does not ask."""
 
     def next_request(self) -> Request | None:
-        """Give the next request in order of arrival, or ``None`` where there is none (now)."""
+        """Return the next request in order of arrival, or ``None`` where there is none (now)."""
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Decide whether the request ends here without finishing."""
+        """Decide whether the request is aborted at this stage."""
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Choose the next prefill chunk's most tokens, ``1 .. limit``."""
+        """Choose the highest number of tokens of the next prefill chunk, ``1 .. limit``."""
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose whom to retract among live request ids, given in order of arrival, never empty."""
+        """Choose the request to retract, among live request ids in order of arrival, never empty."""
 
 
 class TraceSource:
@@ -60,11 +60,11 @@ class TraceSource:
         self._requests = iter(requests)
 
     def next_request(self) -> Request | None:
-        """Give the next request of the trace, or ``None`` after the last one."""
+        """Return the next request of the trace, or ``None`` after the last one."""
         return next(self._requests, None)
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Let every request run to its end."""
+        """Return false: every request runs to its end."""
         return False
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
@@ -72,7 +72,7 @@ class TraceSource:
         return limit
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose the youngest, so that the oldest always gets on."""
+        """Choose the youngest request, so that the oldest always progresses."""
         return candidates[-1]
 
 
@@ -116,7 +116,7 @@ class RandomSource:
         return self._abort_chance > 0
 
     def next_request(self) -> Request | None:
-        """Make a request that often begins like an earlier one, or ``None`` after the last."""
+        """Make a request that often shares an earlier one's beginning, or ``None`` after the last."""
         if self._made == self._left:
             return None
         draw = self._random
@@ -144,13 +144,13 @@ class RandomSource:
         return ids
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Abort with the given chance, whatever the stage."""
+        """Abort with the given chance, at any stage."""
         return self._random.random() < self._abort_chance
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Allow everything or an odd piece, with equal chance."""
+        """Allow the whole limit or an odd piece, with equal chance."""
         return limit if self._random.random() < 0.5 else self._random.randint(1, limit)
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose anybody."""
+        """Choose any request at random."""
         return self._random.choice(candidates)

@@ -45,7 +45,7 @@ class PromptWriter:
         self._request_ids = itertools.count()
 
     def extend(self, text: Text, tokens: int) -> Text:
-        """Append tokens: what is left of a partial block first, then blocks never used before.
+        """Append tokens: first the rest of a partial block, then fresh blocks.
 
         Two extensions of one text share its rest of a partial block, and nothing after that.
         """
@@ -58,7 +58,7 @@ class PromptWriter:
     def request(
         self, arrival_ms: float, text: Text, output_length: int, namespace: str | int | None = None
     ) -> Request:
-        """Send a text that is not empty as the next request; its arrival is rounded to whole microseconds."""
+        """Make the next request from a text that is not empty; its arrival is rounded to microseconds."""
         return Request(
             request_id=next(self._request_ids),
             arrival_ms=round(arrival_ms, 3),
@@ -79,11 +79,11 @@ class Agenda(Generic[_Entry]):
         self.push(0.0, first)
 
     def push(self, when: float, entry: _Entry) -> None:
-        """Enter something for a time, in virtual milliseconds."""
+        """Add an event at a time, in virtual milliseconds."""
         heapq.heappush(self._heap, (when, next(self._count), entry))
 
     def pop(self) -> tuple[float, _Entry]:
-        """Take out what happens next, with its time; the agenda must not be empty."""
+        """Remove and return the next event with its time; the agenda must not be empty."""
         when, _, entry = heapq.heappop(self._heap)
         return when, entry
 
@@ -150,7 +150,7 @@ class _Attacks:
         )
 
     def part_at_edges(self) -> list[_Prompt]:
-        """Leave the trunk beside a page edge, with a tail of about a page."""
+        """Send prompts that leave the trunk beside a page edge, with a tail of about a page."""
         tail = self._draw.choice(_PAGES) + self._draw.choice(_NEAR)
         return [(self._writer.extend(self._trunk_until(self._near_edge()), tail), None)]
 
@@ -164,7 +164,7 @@ class _Attacks:
         return [(head, None), (twin, None)]
 
     def equal_fronts(self) -> list[_Prompt]:
-        """Share the first page only, or everything but the first token."""
+        """Send prompts that share the first page only, or everything but the first token."""
         length = self._near_edge()
         if self._draw.random() < 0.5:
             return [(self._with_fresh_token(self._trunk_until(length), 0), None)]
@@ -172,7 +172,7 @@ class _Attacks:
         return [(self._writer.extend(front, self._draw.randint(1, length)), None) for _ in range(3)]
 
     def namespaces(self) -> list[_Prompt]:
-        """Send equal tokens to three namespaces that look alike."""
+        """Send equal tokens in three namespaces that look alike."""
         head = self._trunk_until(self._near_edge())
         return [(head, namespace) for namespace in self._draw.sample(_LOOKALIKES, 3)]
 
@@ -181,7 +181,7 @@ class _Attacks:
         return [(next(self._cycle), None)]
 
     def extremes(self) -> list[_Prompt]:
-        """Send one token, or one time in twenty more than the pool holds."""
+        """Send a prompt of one token, or one time in twenty a prompt larger than the pool."""
         return [(self._giant if self._draw.random() < 0.05 else self._draw.choice(self._single), None)]
 
     def _near_edge(self) -> int:
@@ -201,7 +201,7 @@ _DECODE_MS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named endless generator, and the slots of a pool at which it shows hits and evictions alike."""
+    """A named endless generator, with the pool size at which it shows both hits and evictions."""
 
     name: str
     summary: str

@@ -25,7 +25,7 @@ _KEPT = 4
 
 
 class _Shelf:
-    """There is one in a process; after a fork the child begins with an empty one."""
+    """The idle programs of this process; after a fork, the child begins with none."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -43,18 +43,18 @@ def _own_shelf() -> _Shelf:
 
 
 def _key(command: Sequence[str]) -> tuple[str, ...]:
-    """Tell commands apart, also those that name another program in another folder."""
+    """Return the key of a command, with the working folder, since a command may name a program there."""
     return os.getcwd(), *command
 
 
 def lend(name: str, command: Sequence[str]) -> Conversation:
-    """Return a program that has introduced itself, an idle one if there is one; raises as `Conversation`."""
+    """Return a program that has introduced itself, an idle one if any; raises as `Conversation`."""
     idle = _own_shelf().idle[_key(command)]
     return idle.pop() if idle else Conversation(name, command)
 
 
 def take_back(conversation: Conversation, command: Sequence[str]) -> None:
-    """Keep an idle program, unless it cannot be asked any more or enough programs are kept.
+    """Keep an idle program, unless it is closed or enough programs are kept.
 
     In the folder in which it was lent, or it is taken for another one's.
     """
@@ -69,7 +69,7 @@ def take_back(conversation: Conversation, command: Sequence[str]) -> None:
 
 @atexit.register
 def end_idle_programs() -> None:
-    """Let all of them end."""
+    """End all idle programs."""
     idle = _own_shelf().idle
     for conversations in idle.values():
         for conversation in conversations:
@@ -104,13 +104,13 @@ class ProcessAdapter(BaseAdapter):
         super().__init__(name, config)
 
     def claim(self) -> frozenset[str]:
-        """Claim what the program does."""
+        """Return the capabilities that the program claims."""
         return self._claimed
 
     # -- one by one --------------------------------------------------------------------------------------
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Have an operation carried out, and wait for the answer."""
+        """Let the program carry an operation out, and wait for the answer."""
         if self._is_foreign(operation) or self._is_about_nothing(operation):
             return Outcome(Unsupported(name_of(type(operation))))
         self._check_steps(operation, {})
@@ -146,7 +146,7 @@ class ProcessAdapter(BaseAdapter):
         return outcome
 
     def _check_steps(self, operation: Operation, open_steps: Mapping[int, type]) -> None:
-        """Refuse an operation that names a node or hold which no step gave, nor one still open may give."""
+        """Refuse an operation that names a node or hold that no step gave, nor an unanswered one may give."""
         nodes, holds = nodes_and_holds_of(operation)
         for node in nodes:
             is_given = node in self._nodes or node in self._holds
@@ -159,7 +159,7 @@ class ProcessAdapter(BaseAdapter):
     # -- many at once ------------------------------------------------------------------------------------
 
     def apply_many(self, steps: Iterable[tuple[int, Operation]]) -> Iterator[Outcome]:
-        """Have operations carried out, many said before their answers are awaited, and yield the outcomes.
+        """Let the program carry operations out, many sent before their answers come; yield the outcomes.
 
         What names slots of a step waits for its answer; what names what was not given is a `ProgramError`.
         Nothing is judged here: which ones follow from which is up to the caller.
@@ -205,7 +205,7 @@ class ProcessAdapter(BaseAdapter):
     # -- the rest ----------------------------------------------------------------------------------------
 
     def audit(self) -> Sequence[str]:
-        """Have the program look inside, where it offers that."""
+        """Let the program walk itself from inside, if it offers that."""
         if not self.conversation.program.audits:
             return ()
         audited = self.conversation.audit()
@@ -218,14 +218,14 @@ class ProcessAdapter(BaseAdapter):
         return audited.laws
 
     def close(self) -> None:
-        """Keep the program for the next adapter; one that cannot be asked any more was ended before."""
+        """Keep the program for the next adapter; a closed one has ended before."""
         if not self._is_closed:
             self._is_closed = True  # from now on it may be somebody else's
             take_back(self.conversation, self.COMMAND)
 
 
 def load_command(name: str) -> type[ProcessAdapter]:
-    """Start the program of ``command:PROGRAM ARGS``, read its introduction, and make its class, one for each.
+    """Start the program of ``command:PROGRAM ARGS``, read its introduction, and make its adapter class.
 
     `UsageError` where it names none, `AdapterError` where it cannot be started or does not introduce itself.
     """

@@ -1,4 +1,4 @@
-"""A program beside this process and the lines between them, with an end to all waiting.
+"""A child program, and the lines exchanged with it, with a limit on all waiting.
 
 Reading and writing never block: while an answer is awaited, what is left to be said goes out, and whatever
 the program writes to its standard error is taken in, so that no full pipe can stop both sides.
@@ -42,7 +42,7 @@ _ERROR_BYTES = 2**16
 
 
 class Transcript:
-    """The last lines: ``>`` to the program, ``<`` by the program, and the end of its standard error.
+    """The last lines to (``>``) and from (``<``) a program, and the end of its standard error.
 
     Cost: a reference for each line; text is made of them only where somebody asks.
     """
@@ -53,15 +53,15 @@ class Transcript:
         self._count = 0
 
     def sent(self, line: bytes) -> None:
-        """Note a line that was said to the program."""
+        """Note a line sent to the program."""
         self._note(">", line)
 
     def received(self, line: bytes) -> None:
-        """Note a line, or the beginning of a line, that the program said."""
+        """Note a line, or the beginning of a line, that the program wrote."""
         self._note("<", line)
 
     def heard(self, data: bytes) -> None:
-        """Note what came out of its standard error."""
+        """Note output on the program's standard error."""
         self._errors = (self._errors + data)[-_ERROR_BYTES:]
 
     def _note(self, mark: str, line: bytes) -> None:
@@ -69,7 +69,7 @@ class Transcript:
         self._count += 1
 
     def text(self) -> str:
-        """Return all that is kept, as lines."""
+        """Return all kept lines."""
         left_out = self._count - len(self._lines)
         lines = [f"# {left_out:,} lines before these are left out"] if left_out else []
         lines += [f"{mark} {_readable(line)}" for mark, line in self._lines]
@@ -92,7 +92,7 @@ _FAREWELL = 1.0  # seconds that a program has to end by itself, or for its end t
 
 
 class ChannelError(Exception):
-    """No line comes, for one of the `VERDICTS`."""
+    """The program gives no line, for the reason of one of the `VERDICTS`."""
 
     def __init__(self, verdict: str, message: str) -> None:
         super().__init__(verdict, message)
@@ -101,7 +101,7 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """A program that was started, seen from here, with a `transcript`; `OSError` where it cannot be."""
+    """A started program and its pipes, with a `transcript`; `OSError` where it cannot be started."""
 
     def __init__(self, command: Sequence[str], line_limit: int) -> None:
         self.transcript = Transcript()
@@ -137,13 +137,13 @@ class Channel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was ended, from here."""
+        """Whether this process has ended the program."""
         return self._is_closed
 
     # -- speaking ----------------------------------------------------------------------------------------
 
     def send(self, lines: Sequence[bytes]) -> None:
-        """Say some lines, each with its end; what does not fit into the pipe goes out during `receive`."""
+        """Send some lines, each with its end; `receive` sends the rest that does not fit into the pipe."""
         for line in lines:
             self.transcript.sent(line)
         self._unsent += b"".join(lines)
@@ -165,7 +165,7 @@ class Channel:
     # -- listening ---------------------------------------------------------------------------------------
 
     def receive(self, seconds: float | None) -> bytes:
-        """Return the next line without its end, or raise `ChannelError` after some seconds, if given."""
+        """Return the next line without its end; `ChannelError` after a limit of seconds, if given."""
         if not self._lines:
             self._await_line(seconds)
         line = self._lines.popleft()
@@ -227,7 +227,7 @@ class Channel:
     # -- the end -----------------------------------------------------------------------------------------
 
     def _describe_end(self) -> ChannelError:
-        """Say how it ended, after its standard output did."""
+        """Describe how the program ended, after the end of its standard output."""
         where = ""
         if self._part:
             self.transcript.received(bytes(self._part))
@@ -258,7 +258,7 @@ class Channel:
         return ChannelError("hung", f"gave no answer within {seconds or 0:g} s{said} {hint}")
 
     def finish(self, last_line: bytes) -> int | None:
-        """Say a last line and wait for its end; return the status, ``None`` where it had to be ended."""
+        """Send a last line and wait for the end; return the exit status, ``None`` after a kill."""
         self.send([last_line])
         deadline = time.monotonic() + _FAREWELL
         while self._unsent and time.monotonic() < deadline:
@@ -272,7 +272,7 @@ class Channel:
         return status
 
     def end(self) -> None:
-        """End it at once with all that it has started, and forget it; a second time does nothing."""
+        """End the program at once with all that it has started; a second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True

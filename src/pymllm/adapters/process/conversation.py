@@ -1,4 +1,4 @@
-"""The protocol as it is spoken: what is asked, the answer that is due, and what is wrong with any other."""
+"""The protocol between this process and a program: questions, expected answers, and errors."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _DEFAULT = 30.0
 
 
 class _Limit:
-    """There is one in a process, as there is one alarm."""
+    """The time limit of calls in this process, which has only one alarm."""
 
     seconds = _DEFAULT
 
 
 @contextmanager
 def answer_limit(seconds: float) -> Iterator[None]:
-    """Let no call of an adapter take longer, of which an answer may take `SHARE`; 0 for no limit."""
+    """Limit each call of an adapter in the block; an answer may take a `SHARE` of it; 0 for no limit."""
     before, _Limit.seconds = _Limit.seconds, seconds
     try:
         yield
@@ -68,7 +68,7 @@ _SAID = 400
 
 
 class Asked(NamedTuple):
-    """One operation to be said, as `write_operation` makes it, and the clock of a program that goes by it."""
+    """One operation to send, as `write_operation` makes it, and the time for a program with a clock."""
 
     step: int
     operation: dict[str, Any]
@@ -76,7 +76,7 @@ class Asked(NamedTuple):
 
 
 class Conversation:
-    """One program that was started and has introduced itself, as its `program` says.
+    """A conversation with one program that has introduced itself, as its `program` says.
 
     One that cannot be started is an `AdapterError`. Whatever else goes wrong, here and in every method, is a
     `ConversationError`, and the program was ended.
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether the program can still be asked."""
         return not self._channel.is_closed
 
     def _introduce(self) -> Program:
@@ -110,14 +110,14 @@ class Conversation:
     # -- asking ------------------------------------------------------------------------------------------
 
     def start(self, config: Config, seed: int) -> frozenset[str]:
-        """Ask for something new; return what it claims."""
+        """Let the program make a new implementation; return its claims."""
         with self._watched(f"start with {config}"):
             self._say([make_line(Start(dict(config), seed))])
             claimed = self._listen(Started).capabilities
         return frozenset(self.program.capabilities if claimed is None else claimed)
 
     def audit(self) -> Audited:
-        """Have it look inside."""
+        """Let the program walk its implementation from inside."""
         with self._watched("audit"):
             self._say([make_line(Audit())])
             audited = self._listen(Audited)
@@ -125,14 +125,14 @@ class Conversation:
             return audited
 
     def _check_laws(self, audited: Audited) -> None:
-        """Refuse an audit of what is no law of this kind: nobody could say what it found."""
+        """Refuse an audit of laws that this kind does not have: nobody could say what it found."""
         named = (*audited.laws, *((audited.broken.law,) if audited.broken else ()))
         fault = find_audit_fault(self.program.kind, named)
         if fault is not None:
             raise ChannelError("garbled", f"its audit {fault}")
 
     def ask(self, batch: Sequence[Asked]) -> None:
-        """Say operations; only with the last one is the program told that answers are awaited.
+        """Send operations; only with the last one, tell the program that answers are awaited.
 
         `ProgramError` where a line would be longer than the limit: nothing was said.
         """
@@ -146,7 +146,7 @@ class Conversation:
             self._say(lines)
 
     def outcome_of(self, asked: Asked) -> Outcome:
-        """Take the answer to the operation that was said first of those without an answer."""
+        """Receive the answer to the earliest operation without one."""
         try:
             return self._take_outcome(asked)
         except BaseException as error:  # no context manager: that alone would take a tenth of the time
@@ -165,11 +165,11 @@ class Conversation:
         return told.outcome
 
     def finish(self) -> int | None:
-        """Say goodbye; return the status with which it ended, ``None`` where it had to be ended."""
+        """Say goodbye; return the exit status, ``None`` where the program had to be killed."""
         return self._channel.finish(make_line(Bye()))
 
     def end(self) -> None:
-        """End it at once."""
+        """End the program at once."""
         self._channel.end()
 
     # -- lines -------------------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ class Conversation:
 
     @contextmanager
     def _watched(self, what: str) -> Iterator[None]:
-        """End the program whatever leaves the block: half a conversation cannot be gone on with."""
+        """End the program when an error leaves the block: half a conversation cannot be gone on with."""
         try:
             yield
         except BaseException as error:
             raise self._give_up(error, what) from None
 
     def _give_up(self, error: BaseException, what: str) -> BaseException:
-        """End the program, and return what is to be raised for an error."""
+        """End the program, and return the error to raise for another."""
         self._channel.end()
         if not isinstance(error, ChannelError):
             return error

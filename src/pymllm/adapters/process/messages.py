@@ -32,7 +32,7 @@ _MOST_CONFIGURATIONS: Final = 256
 
 
 class _Message(Record, frozen=True, tag_field="say", tag=snake_case):
-    """Is told apart by ``say``."""
+    """A message, whose kind is in the field ``say``."""
 
 
 # -- said to the program -------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Hello(_Message, frozen=True):
 
 
 class Start(_Message, frozen=True):
-    """Asks for something new, and lets go of what there was; answered by `Started`.
+    """Asks for a new implementation in place of the last one; answered by `Started`.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Advance(_Message, frozen=True):
 
 
 class Audit(_Message, frozen=True):
-    """Asks for a walk from inside, of a program that offers it; answered by `Audited`."""
+    """Asks for a walk from inside, if the program offers walks; answered by `Audited`."""
 
 
 class Bye(_Message, frozen=True):
@@ -92,7 +92,7 @@ Request = Hello | Start | Advance | Audit | Bye
 
 
 class Program(_Message, frozen=True, tag="hello"):
-    """Says who answers; spelled ``hello``.
+    """Introduces the program; spelled ``hello``.
 
     Attributes
     ----------
@@ -130,19 +130,19 @@ class Program(_Message, frozen=True, tag="hello"):
 
 
 class Started(_Message, frozen=True):
-    """Says that it is there; ``capabilities`` are those of this configuration, where they differ."""
+    """Tells that the implementation is built; ``capabilities`` are its configuration's, where they differ."""
 
     capabilities: tuple[str, ...] | None = None
 
 
 class Advanced(_Message, frozen=True):
-    """Says what the clock shows: the ticks since the `Start`."""
+    """Tells the time of the clock: the ticks since the `Start`."""
 
     clock: int
 
 
 class Broken(Record, frozen=True):
-    """A law that a walk from inside found broken; ``expected`` and ``observed`` where they can be told."""
+    """A law that a walk from inside found broken, with ``expected`` and ``observed`` if known."""
 
     law: str
     message: str
@@ -151,14 +151,14 @@ class Broken(Record, frozen=True):
 
 
 class Audited(_Message, frozen=True):
-    """Says which laws were looked at, and the one that is broken, if one is."""
+    """Tells the laws that a walk checked, and the broken one, if any."""
 
     laws: tuple[str, ...] = ()
     broken: Broken | None = None
 
 
 class Error(_Message, frozen=True):
-    """Says, instead of any answer, that the program itself cannot go on; the conversation ends."""
+    """Tells, in place of any answer, that the program itself cannot go on; the conversation ends."""
 
     message: str
 
@@ -176,7 +176,7 @@ _read = json_reader(Answer, parse=read_line)
 
 
 def read_answer(line: bytes) -> Answer:
-    """Return the line that a program said as a record; `ValueError` names the error in a wrong line."""
+    """Return a program's line as a record; `ValueError` names the error in a wrong line."""
     answer: Answer = _read(line)
     if isinstance(answer, Program):
         _check(answer)
@@ -184,7 +184,7 @@ def read_answer(line: bytes) -> Answer:
 
 
 def word_for(kind: type) -> str:
-    """Return how a kind of message is spelled."""
+    """Return the name of a kind of message."""
     word: str = kind.__struct_config__.tag  # type: ignore[attr-defined]
     return word
 

@@ -40,7 +40,7 @@ exit 0
 
 
 class Reaper:
-    """A shell beside this process; it ends with it, and then ends every group that is still noted.
+    """A shell beside this process that ends with it, and then ends every process group still noted.
 
     With a mark it also ends every process that has it.
     """
@@ -61,26 +61,26 @@ class Reaper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is this process's, and running."""
+        """Whether the reaper is this process's, and running."""
         return self.owner == os.getpid() and self._shell.poll() is None
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of what is started from here: with the mark, or that of whoever started us."""
+        """The environment of programs started here: with the mark, or that of whoever started us."""
         return {**os.environ, MARK: self.mark} if self.mark else dict(os.environ)
 
     def note(self, group: int) -> None:
-        """Take a process group into its care."""
+        """Add a process group to those that the reaper ends."""
         self.groups.add(group)
         self._write(f"began {group}\n")
 
     def forget(self, group: int) -> None:
-        """Let go of one: its number may be somebody else's from now on."""
+        """Remove a process group: its number may be somebody else's from now on."""
         self.groups.discard(group)
         self._write(f"ended {group}\n")
 
     def end(self) -> None:
-        """Let it do its work now, and wait until it is done."""
+        """Let the reaper end all groups now, and wait until it has."""
         self._pipe.close()
         self._shell.wait()
 
@@ -108,7 +108,7 @@ def the_reaper() -> Reaper:
 
 @atexit.register
 def end_reaper() -> None:
-    """Let this process's reaper do its work, once no more programs are started."""
+    """End this process's reaper, once no more programs are started."""
     while _reapers:
         reaper = _reapers.pop()
         if reaper.is_alive:

@@ -1,4 +1,4 @@
-"""The sections of a page, by what they are about; a terminal shows those of one document."""
+"""The sections of a page, by subject; a terminal shows the sections of one document."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def tell_all(runs: Sequence[Run]) -> list[Outcome]:
 
 
 def make_sections(loaded: LoadedRuns) -> list[Section]:
-    """Return every section that the runs have something for, and the list of the runs."""
+    """Return every section with content from the runs, and the list of the runs."""
     found: dict[str, Sequence[Part]] = {
         id: tuple(seen_on(PAGE, make(loaded.runs))) for id, make in SECTIONS.items()
     }
@@ -109,7 +109,7 @@ def make_sections(loaded: LoadedRuns) -> list[Section]:
 
 
 def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], dict[str, str]]:
-    """Return the parts that a terminal shows of a document, and the meanings of their words."""
+    """Return the parts of a document that a terminal shows, and the meanings of their words."""
     id, make = _TERMINAL[type(document)]
     run = Run("this run", "", "", "", documents=(document,))
     parts = list(seen_on(TERMINAL, make([run]), verbose=verbose))
@@ -120,7 +120,7 @@ def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], 
 
 
 def _signs(parts: Iterable[Part]) -> Iterator[str]:
-    """Yield the texts of cells, and apart the signs in them and their other words."""
+    """Yield the texts of cells, and separately their signs and their other words."""
     texts = {cell.text for it in parts if isinstance(it, Table) for row in it.rows for cell in row}
     for text in texts:
         words = text.split(" ")
@@ -135,7 +135,7 @@ def _heads(parts: Iterable[Part]) -> dict[str, None]:
 
 
 def _section(id: str, parts: Sequence[Part], explained: set[str]) -> Section:
-    """Put a section together; a word of several sections is explained in the first one that has it."""
+    """Make a section; a word of several sections is explained only in the first."""
     texts, common = TEXTS[id], TEXTS["words"]
     words = {word: common[word] for word in _heads(parts) if word in common and word not in explained}
     words |= texts.get("words", {})

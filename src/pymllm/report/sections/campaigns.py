@@ -1,4 +1,4 @@
-"""Planted faults and their catchers, and long campaigns."""
+"""The sections of planted faults with their catchers, and of long campaigns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _Found = list[tuple[FaultRow, Detection]]
 
 
 def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the faults, each as the newest run that planted it found it."""
+    """Lay out the faults, each from the newest run that planted it."""
     newest = {fault.id: fault for it, _ in documents_of(runs, FaultsDocument) for fault in it.faults}
     faults = sorted(newest.values(), key=lambda fault: (fault.caught, _order(fault.id)))
     by_searcher: dict[str, _Found] = {}
@@ -72,7 +72,7 @@ def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def _by_others(fault: FaultRow) -> Iterator[str]:
-    """Say by which laws a fault was caught that are not listed for it."""
+    """Name the laws that caught a fault without being listed for it."""
     for it in fault.detections:
         if it.law in fault.unlisted and not fault.caught:
             yield (
@@ -163,7 +163,7 @@ def _by(fault: FaultRow) -> str:
 
 
 def tell_faults(runs: Sequence[Run]) -> Outcome:
-    """Sum up the newest search for planted faults; test cases are of all."""
+    """Summarise the newest search for planted faults; make test cases of all searches."""
     it = newest_document(runs, FaultsDocument)
     if it is None:
         return Outcome()
@@ -224,7 +224,7 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def tell_soaks(runs: Sequence[Run]) -> Outcome:
-    """Sum up the newest campaign; test cases are of all."""
+    """Summarise the newest campaign; make test cases of all campaigns."""
     it = newest_document(runs, SoakDocument)
     if it is None:
         return Outcome()
@@ -300,7 +300,7 @@ def _verdict(it: SoakDocument) -> Cell:
 
 
 def _drift(drifts: Sequence[DriftRow]) -> Cell:
-    """Sum the measures up: one that grows outweighs, all must be flat to be flat."""
+    """Summarise the measures of memory: one that grows outweighs, all must be flat to be flat."""
     verdicts = {it.verdict for it in drifts}
     verdict = "grows" if "grows" in verdicts else "flat" if verdicts == {"flat"} else "too short to tell"
     hint = "; ".join(
@@ -368,7 +368,7 @@ def _failed(it: SoakedAdapter) -> Cell:
 
 
 def failure_cards(campaigns: Sequence[_Campaign], since: Mapping[tuple[str, str], Since]) -> Iterator[Card]:
-    """Yield a card for each failure, with the program where the run has that."""
+    """Yield a card for each failure, with its program if the run has it."""
     for place, (document, run) in enumerate(campaigns, 1):
         audits = {campaign.audit for campaign in document.campaigns}
         audit = audits.pop() if len(audits) == 1 else None

@@ -1,4 +1,4 @@
-"""Two runs beside each other: laws, findings, figures, coverage goals and faults."""
+"""The section of changes between two runs: laws, findings, figures, coverage goals and faults."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def tell_changes(runs: Sequence[Run]) -> Outcome:
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:
-    """Name the facts that only one run has; of many coverage goals of one place, name the first ones."""
+    """Name the facts of only one run; of many coverage goals of one place, name the first."""
     for label, names in (
         ("no longer caught", it.faults_missed),
         ("now caught", it.faults_caught),

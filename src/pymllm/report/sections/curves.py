@@ -1,4 +1,4 @@
-"""Curves for a capacity planner: hits, seconds and memory over capacity."""
+"""The section of curves for a capacity planner: hits, seconds and memory over capacity."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _FOLDED = 60
 
 @dataclass(frozen=True, slots=True)
 class Curved:
-    """A curve, and the run that it was part of."""
+    """A curve, and its run."""
 
     document: CurveDocument
     run: Run
 
     @property
     def name(self) -> str:
-        """The name of a curve, from its workload, method and model: the newest of a name counts."""
+        """The name of the curve, from its workload, method and model: the newest of a name counts."""
         it, model = self.document.workload, self.document.model
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         sampled = "" if self.document.sample is None else f", {self.document.sample.rate * 100:g} % of blocks"
@@ -276,7 +276,7 @@ _ENOUGH = 0.9
 
 
 def _sum_up(document: CurveDocument) -> Iterator[str]:
-    """Say which capacity is the first one that hits nearly as much as any could."""
+    """Name the first capacity whose hit rate is nearly the highest possible."""
     rows = document.rows
     if not rows or not (most := rows[-1].ceiling_hit_rate or rows[-1].token_hit_rate):
         return
@@ -304,7 +304,7 @@ def _policies(points: Sequence[_Point]) -> list[str]:
 
 
 def _rate_by(policy: str, point: _Point) -> Cell:
-    """Return the hit rate of another policy than ``lru``, which was replayed at each capacity."""
+    """Return the hit rate of a policy other than ``lru``, replayed at each capacity."""
     rates = {
         it.capacity: it.token_hit_rate
         for one in point.curve.document.policies
@@ -322,7 +322,7 @@ def _rate(row: CurveRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A capacity of a hybrid model."""
+    """One capacity of a hybrid model."""
 
     curve: Curved
     of: CurveOfCheckpoints
@@ -349,7 +349,7 @@ def _checkpoints(points: Sequence[_Kept]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """A capacity of a group of requests."""
+    """One capacity of a group of requests."""
 
     curve: Curved
     group: str

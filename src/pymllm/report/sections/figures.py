@@ -1,4 +1,4 @@
-"""Figures over time, beside those of peers, and on GPUs."""
+"""The sections of figures over time, beside those of peers, and on GPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FOLDED = 40
 
 
 def make_trends_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the figures that are better one way or the other; those of several runs are drawn."""
+    """Lay out the figures that have a better direction; draw those of several runs."""
     trends = [trend for trend in find_trends(runs) if trend.better is not None]
     drawn = [trend for trend in trends if len(trend.points) > 1]
     if drawn:
@@ -89,7 +89,7 @@ def _panel(title: str, trends: Sequence[Trend], *, is_alone: bool) -> Panel:
 
 
 def _days_around(trends: Sequence[Trend]) -> list[str]:
-    """Leave some room beside the first and the last point."""
+    """Widen the axis a little before the first and after the last point."""
     times = [datetime.fromisoformat(point.run.time) for trend in trends for point in trend.points]
     room = max((max(times) - min(times)) / 20, timedelta(seconds=1))
     return [(min(times) - room).isoformat(), (max(times) + room).isoformat()]

@@ -1,4 +1,4 @@
-"""Memory, machines, the runs themselves, and the sections that no run brought."""
+"""The sections of memory, of machines, of the runs, and of inputs for absent sections."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _nvml(it: DoctorDocument) -> Cell:
 
 
 def make_runs_section(loaded: LoadedRuns, absent: Sequence[Mapping[str, str]]) -> Iterator[Part]:
-    """List the runs that were read, the files that were not, and the inputs that bring absent sections."""
+    """List the runs that were read, the files that were not, and the inputs for absent sections."""
     yield _runs(loaded.runs)
     if loaded.skipped:
         columns = [Column("file", lambda it: it.source), Column("why", lambda it: Cell(it.reason, UNKNOWN))]

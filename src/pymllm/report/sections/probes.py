@@ -1,4 +1,4 @@
-"""Servers that were probed: what was broken, how far off it was, and every difference of a warm answer."""
+"""The section of probed servers: broken laws, the size of errors, and every difference of a warm answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def newest_probes(runs: Sequence[Run]) -> list[ProbeDocument]:
 
 
 def name_of(it: ProbeDocument) -> str:
-    """Name a server: what it is, the model, and the address if it has one that lasts."""
+    """Return the name of a server: what it is, the model, and the address if it has one that lasts."""
     model = "" if it.model is None else f" {it.model}"
     where = f" at {it.url}" if it.url is not None else f" --demo {it.demo}" if it.demo is not None else ""
     return f"{it.server}{model}{where}"
@@ -67,7 +67,7 @@ def sentence_of(it: ProbeDocument, law: str) -> str:
 
 
 def make_probes_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out each server as its newest probe found it, what was broken first."""
+    """Lay out each server by its newest probe, broken laws first."""
     probes = newest_probes(runs)
     if not probes:
         return
@@ -117,7 +117,7 @@ def _asked(it: ProbeDocument) -> str:
 
 
 def verdict_line(it: ProbeDocument) -> str:
-    """Say which laws are broken or unknown, or that all hold, in a line."""
+    """Name in a line the broken or unknown laws, or say that all hold."""
     claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
     found = [law.id for law in claimed if law.verdict is it.verdict]
     if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
@@ -244,7 +244,7 @@ def _facts(row: ProbeDifference) -> Iterator[str]:
 
 
 def tell_probes(runs: Sequence[Run]) -> Outcome:
-    """Sum up the newest probe of each server; one that ended early is unknown."""
+    """Summarise the newest probe of each server; a probe that ended early is unknown."""
     probes = newest_probes(runs)
     broken = [(it, it.violation) for it in probes if it.violation is not None]
     untested = sum(law.verdict is Verdict.UNKNOWN for it in probes for law in it.laws)

@@ -1,4 +1,4 @@
-"""Which laws each release of a package breaks, newest to oldest."""
+"""The section of laws that each release of a package breaks, newest to oldest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Line:
 
 
 def make_releases_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out a picture and a table for each package of which a search names the release."""
+    """Lay out a picture and a table for each package whose release a search names."""
     named = [it for it, _ in documents_of(runs, VerifyDocument) if it.release is not None]
     broken = 0
     for package, documents in grouped(named, _package_of).items():
@@ -95,7 +95,7 @@ def _is_bad(row: LawRow) -> bool:
 
 
 def _lines(documents: Sequence[VerifyDocument]) -> list[_Line]:
-    """Return every law that was looked at, by law and implementation; the newest search of each counts."""
+    """Return every tested law, by law and implementation; the newest search of each counts."""
     found: dict[tuple[str, str], _Line] = {}
     for document in documents:
         for adapter in document.adapters:
@@ -106,7 +106,7 @@ def _lines(documents: Sequence[VerifyDocument]) -> list[_Line]:
 
 
 def _plot(package: str, lines: Sequence[_Line], releases: Sequence[str]) -> Plot:
-    """Draw laws over releases; a sign in each place says the same as its colour."""
+    """Draw laws over releases; a sign in each place repeats the meaning of its colour."""
     trace: dict[str, Any] = {
         "type": "heatmap",
         "x": list(releases),

@@ -1,4 +1,4 @@
-"""Every number of a replay, hit rates over capacity, and how long operations take."""
+"""The sections of replays: every number, hit rates over capacity, and durations of operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pymllm.report.records import Histogram
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A cache over a workload, and the run that it was part of."""
+    """A replay of a workload through a cache, and its run."""
 
     document: ReplayDocument
     engine: ReplayRun
@@ -66,7 +66,7 @@ class Replayed:
 
     @property
     def capacity(self) -> int:
-        """Its slots."""
+        """The capacity in slots."""
         return self.engine.config.capacity
 
     @property
@@ -76,7 +76,7 @@ class Replayed:
 
     @property
     def unlimited(self) -> float | None:
-        """The hit rate of a cache without a limit; ``None`` if not computed."""
+        """The hit rate of an unlimited cache; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.unlimited_hit_rate
 
     @property
@@ -96,7 +96,7 @@ def find_replays(runs: Sequence[Run]) -> list[Replayed]:
 
 
 def make_hit_rate_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out hit rates; those of a workload that was replayed with several capacities are drawn."""
+    """Lay out hit rates; draw those of workloads replayed with several capacities."""
     for document, run in documents_of(runs, ReplayDocument):
         yield from (Text(line, only=TERMINAL) for line in _heading(document))
         yield from _tables(document, run) if document.runs else ()
@@ -168,14 +168,14 @@ def _of(group: str, name: str, of: Callable[[Replayed], Cell | str]) -> Column:
 
 
 def _counted(group: str, name: str, field: str, missing: str = "not there", thing: str = "token") -> Column:
-    """Make a column of a count, which is of nothing where the cache or the mode has none."""
+    """Make a column of a count, empty where the cache or the mode has none."""
     return _told(group, name, field, lambda count: count_of(count, thing), missing)
 
 
 def _told(
     group: str, name: str, field: str, tell: Callable[[Any], str], missing: str = "not there"
 ) -> Column:
-    """Make a column of a field, as it is told; dots lead to fields of a field."""
+    """Make a column of a field as text; dots in a name lead to nested fields."""
     find = attrgetter(field)
     return _of(group, name, lambda it: or_quiet(find(it.engine), tell, missing))
 
@@ -374,7 +374,7 @@ def make_latency_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def quantile(histogram: Histogram, share: float) -> float | None:
-    """Return the end of the bucket that so many samples do not exceed; ``None`` without samples."""
+    """Return the end of the bucket that a share of samples does not exceed; ``None`` without samples."""
     total = sum(histogram.counts)
     for end, passed in zip(histogram.ends, accumulate(histogram.counts), strict=True):
         if total and passed >= share * total - 1e-9:
@@ -399,7 +399,7 @@ def _duration_choice(name: str, measured: Sequence[_Measured]) -> Choice:
 
 
 def _steps(histogram: Histogram, run: Run) -> dict[str, Any]:
-    """Draw a histogram as an outline over buckets of one width, regardless of its own buckets."""
+    """Draw a histogram as an outline over buckets of equal width, other than its own."""
     counts: Counter[int] = Counter()
     for end, count in zip(histogram.ends, histogram.counts, strict=True):
         if count:
@@ -446,7 +446,7 @@ def _microseconds(it: Replayed, operation: str, field: str) -> float:
 
 
 def _replay_choice(workload: str, replays: Sequence[Replayed]) -> Choice:
-    """Draw a line from the median to the 99th percentile for each cache, the ends of which are marked."""
+    """Draw a line for each cache from the median to the 99th percentile, with marked ends."""
     names = [f"{it.cache}, {it.capacity:,} slots" for it in replays]
     panels = []
     for operation in _OPERATIONS:

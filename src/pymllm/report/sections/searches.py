@@ -1,4 +1,4 @@
-"""Which law holds of which implementation, and which states worth reaching were reached."""
+"""The sections of laws by implementation, and of coverage goals reached."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """An implementation and the run that looked at it last."""
+    """An implementation and its newest search."""
 
     adapter: AdapterRow
     document: VerifyDocument
@@ -68,24 +68,24 @@ class Searched:
 
     @property
     def name(self) -> str:
-        """Of the implementation."""
+        """The name of the implementation."""
         return self.adapter.name
 
     @property
     def profile(self) -> str:
-        """How long it was searched: a profile, or a number of examples."""
+        """The length of the search: a profile, or a number of examples."""
         examples = self.document.examples
         return f"profile {self.document.profile}" if examples is None else f"{examples:,} examples"
 
     @property
     def cut_short(self) -> str:
-        """How much less was played than promised because time was up; nothing where all was played."""
+        """The share of promised programs that time cut off; empty where all were played."""
         played = sum(machine.programs for machine in self.adapter.machines)
         promised = sum(machine.promised for machine in self.adapter.machines)
         return f"{played:,} of {promised:,} programs" if played < promised else ""
 
     def why_unknown(self) -> list[str]:
-        """Say why laws are unknown, or all of it."""
+        """Give the reason why laws are unknown, or all of them."""
         untested = [law.id for law in self.adapter.laws if law.verdict is Verdict.UNKNOWN]
         reasons = [problem.message for problem in self.adapter.problems]
         if untested and not reasons:
@@ -96,7 +96,7 @@ class Searched:
 
 
 def newest_searches(runs: Sequence[Run]) -> list[Searched]:
-    """Return each implementation with its newest search, wrong on purpose last."""
+    """Return each implementation with its newest search, intentionally wrong ones last."""
     found = {
         adapter.name: Searched(adapter, document, run)
         for document, run in documents_of(runs, VerifyDocument)
@@ -141,7 +141,7 @@ def search_cards(searches: Sequence[Searched], since: Mapping[tuple[str, str], S
 
 
 def law_tables(searches: Sequence[Searched], heads: Mapping[str, str] = MappingProxyType({})) -> list[Table]:
-    """Return a table for each kind of implementation, those first in which something is wrong.
+    """Return a table for each kind of implementation, those with broken laws first.
 
     Columns have the names of implementations, or their ``heads``.
     """
@@ -151,7 +151,7 @@ def law_tables(searches: Sequence[Searched], heads: Mapping[str, str] = MappingP
 
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
-    """Count laws: one that several implementations have counts once, as the worst of them found it."""
+    """Make tiles that count laws, each law of several implementations once, with its worst verdict."""
     worst: dict[str, Verdict] = {}
     for verdict in (Verdict.HOLDS, Verdict.UNKNOWN, Verdict.VIOLATED):
         worst |= {law.id: verdict for it in searches for law in it.adapter.laws if law.verdict is verdict}
@@ -236,7 +236,7 @@ _UNFINISHED = "perhaps not the smallest: the search for smaller ones was cut sho
 
 
 def _again_facts(it: ViolationRow, adapter: str, seed: int) -> Iterator[Fact]:
-    """Yield the commands that show a violation again, and one that looks for a smaller program."""
+    """Yield the commands that show a violation again, and one that shrinks its program."""
     commands = list(commands_again(it, adapter, seed))
     shrink = None if it.file is None else f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}"
     if not it.rerun_shows_it:
@@ -257,14 +257,14 @@ def program_card(
     file: str | None,
     program: str = "",
 ) -> Card:
-    """Make a card with a program's picture and file, where the run has that."""
+    """Make a card with a program's picture and file, as far as the run has it."""
     lines = () if run is None else run.programs.get(file or "", ())
     name = (file or "").rsplit("/", 1)[-1] if lines else ""
     return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
 
 
 def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
-    """Yield the commands that show a violation again, those only that do."""
+    """Yield the commands that show a violation again, leaving out those that would not."""
     if it.file is not None and it.rerun_shows_it:
         yield f"pymllm rerun {quote(it.file)} --adapter {quote(adapter)}"
     if it.file is not None and it.judge_shows_it:
@@ -279,7 +279,7 @@ _VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIM
 
 
 def tell_searches(runs: Sequence[Run]) -> Outcome:
-    """Sum up the newest search of each implementation; one that could not be started is unknown."""
+    """Summarise the newest search of each implementation; one that could not be started is unknown."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
@@ -324,14 +324,14 @@ def _summary(searches: Sequence[Searched], since: Mapping[tuple[str, str], Since
 
 
 def _counted(it: Searched, verdict: Verdict) -> str:
-    """Count the laws of an implementation with a verdict; one without laws is unknown as a whole."""
+    """Count the laws of an implementation by verdict; one without laws is unknown as a whole."""
     if not it.adapter.laws and verdict is Verdict.UNKNOWN:
         return "all"
     return show_count(sum(law.verdict is verdict for law in it.adapter.laws))
 
 
 def suite_of(adapter: AdapterRow) -> Suite:
-    """Make a suite of an implementation: a case for each law."""
+    """Make the test suite of an implementation: a case for each law."""
     why = adapter.problems[0].message if adapter.problems else "no program tested it"
     broken = {it.law: it for it in reversed(adapter.violations)}
     cases = [_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
@@ -387,7 +387,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counted:
-    """The times that each coverage goal was met, and the names that should have met the goal and did not."""
+    """The number of times that a coverage goal was met, and the names that missed it though expected."""
 
     searched: Counter[_Key] = field(default_factory=Counter)
     soaked: Counter[_Key] = field(default_factory=Counter)
@@ -395,11 +395,11 @@ class _Counted:
     listed: set[_Key] = field(default_factory=set)
 
     def times(self, it: CoverageGoal) -> int:
-        """Return how often a coverage goal was met at all."""
+        """Return how often a coverage goal was met."""
         return self.searched[it.kind, it.name] + self.soaked[it.kind, it.name]
 
     def asked(self) -> list[CoverageGoal]:
-        """Return the coverage goals that were asked for, as the registry has them, in its order."""
+        """Return the expected coverage goals in the registry's order."""
         asked = {*self.searched, *self.soaked, *self.unmet, *self.listed}
         # One of pools and one of engines may have the same name: then the two are counted as one.
         return list({key: it for it in GOALS if (key := (it.kind, it.name)) in asked}.values())
@@ -424,7 +424,7 @@ def _count(runs: Sequence[Run]) -> _Counted:
 
 
 def make_goals_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the coverage goals over all runs, those first that were expected and never reached."""
+    """Lay out the coverage goals over all runs, those expected and never reached first."""
     counted = _count(runs)
     asked = counted.asked()
     never = [it for it in asked if not counted.times(it) and counted.unmet.get((it.kind, it.name))]

@@ -91,7 +91,7 @@ def make_served_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def _heading(it: ServedDocument) -> Iterator[str]:
-    """Yield what was sent, and how much of it was hit."""
+    """Yield the requests sent, and their hits."""
     how = "one by one" if it.mode == "serial" else f"by its clock, {it.speed:g} times as fast"
     yield f"{it.name} to {it.url} ({it.api}), {how}, tokens of seed {it.seed}"
     kept = f", {it.kept:,} of them kept from before" if it.kept else ""

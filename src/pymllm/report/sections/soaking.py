@@ -1,4 +1,4 @@
-"""One campaign as a terminal shows it: what failed and what is missing, tables, and a sum."""
+"""The section of one campaign for a terminal: what failed and what is missing, tables, and a sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FINDINGS = 50
 
 
 def make_campaign_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay a campaign out, or several that were put together."""
+    """Lay out a campaign, or several merged ones."""
     (it,) = runs[0].documents
     yield from map(Text, _settings(it))
     yield from known_texts(it.deviations)
@@ -79,7 +79,7 @@ def _missing(it: SoakDocument, row: CampaignRow) -> str:
 
 
 def _differing(it: SoakDocument) -> int:
-    """Count the runs that did not do the same again."""
+    """Count the runs that played differently when repeated."""
     met = sum(row.runs for adapter in it.adapters for row in adapter.failures if row.failure.law == "X3")
     return max(met, len(it.conflicts))
 
@@ -109,7 +109,7 @@ def _goals(it: SoakDocument) -> Iterator[Text]:
 
 
 def _sum_up(it: SoakDocument) -> Iterator[str]:
-    """Say how it ended."""
+    """Summarise the end of the campaign."""
     failures = [row for adapter in it.adapters for row in adapter.failures]
     tested = {law for adapter in it.adapters for law in adapter.tests}
     broken = {row.failure.law for row in failures if row.failure.law}
@@ -136,7 +136,7 @@ def _sum_up(it: SoakDocument) -> Iterator[str]:
 
 
 def _strictly(it: SoakDocument, missing: int) -> Iterator[str]:
-    """Name the reasons for which a strict campaign fails besides laws."""
+    """Name the reasons other than laws for which a strict campaign fails."""
     if missing:
         yield f"failed by --strict: {count_of(missing, 'coverage goal')} never reached"
     if gone := sum(row.status == "gone" for row in it.deviations):

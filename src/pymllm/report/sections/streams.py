@@ -1,4 +1,4 @@
-"""Streams of cache events: the laws of their producers, and the first event that broke each."""
+"""The section of streams of cache events: their producers' laws, and the first event that broke each."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _card(document: WatchDocument, it: WatchFinding) -> Card:
 
 
 def tell_streams(runs: Sequence[Run]) -> Outcome:
-    """Sum up the newest result of each stream."""
+    """Summarise the newest result of each stream."""
     streams = newest_streams(runs)
     rows = [(it, law) for it in streams for law in it.laws]
     broken = [row for row in rows if row[1].verdict is Verdict.VIOLATED]

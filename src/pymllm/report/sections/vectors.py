@@ -1,4 +1,4 @@
-"""Vectors played on implementations: what failed, and how many passed."""
+"""The section of vectors played on implementations: what failed, and how many passed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_vectors_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def tell_vectors(runs: Sequence[Run]) -> Outcome:
-    """Sum up how the vectors went on each implementation; known deviations are no failures."""
+    """Summarise the vectors on each implementation; known deviations are no failures."""
     documents = newest_vectors(runs)
     failed = [(it, row) for it in documents for row in it.vectors if row.verdict == "failed"]
     counts = tuple(

@@ -1,4 +1,4 @@
-"""One search as a terminal shows it: verdicts, then what shows them, tables, and a sum."""
+"""The section of one search for a terminal: verdicts, then what shows them, tables, and a sum."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def make_compare_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
-    """Return the results of each law over the adapters that could be examined at all."""
+    """Return the results of each law over all adapters that could be examined."""
     return merge_laws(adapter for adapter in document.adapters if adapter.machines)
 
 
@@ -104,7 +104,7 @@ def _settings(it: VerifyDocument, jobs: str = "") -> Iterator[Text]:
 
 
 def _verdicts(document: VerifyDocument, merged: Sequence[LawRow]) -> Iterator[Text]:
-    """Say the worst first: laws that are violated, then what is unknown; or that all hold."""
+    """Name the verdicts, worst first: laws that are violated, then what is unknown; or that all hold."""
     judged = [adapter for adapter in document.adapters if adapter.machines]
     laws = [law for law in merged if law.verdict is not Verdict.NOT_CLAIMED]
     is_fine = len(judged) == len(document.adapters)
@@ -134,7 +134,7 @@ def _verdicts(document: VerifyDocument, merged: Sequence[LawRow]) -> Iterator[Te
 
 
 def passed_over(document: VerifyDocument) -> Iterator[Text]:
-    """Name the broken laws that were not asked for."""
+    """Name the broken laws that are outside the search."""
     if found := document.passed_over:
         laws = ", ".join(f"{law} in {count_of(count, 'program')}" for law, count in found.items())
         yield Text(f"beside    not asked for, and broken: {laws}", UNKNOWN)
@@ -151,7 +151,7 @@ def _counted(laws: Iterable[LawRow]) -> Iterator[str]:
 
 
 def _ended(it: VerifyDocument) -> str:
-    """Say how much was played, and how much less than promised, if it was."""
+    """Describe how much was played, and how much less than promised."""
     steps = sum(machine.steps for adapter in it.adapters for machine in adapter.machines)
     amount = f"{count_of(it.programs, 'program')}, {count_of(steps, 'step')}"
     short = cut_short(it)
@@ -159,7 +159,7 @@ def _ended(it: VerifyDocument) -> str:
 
 
 def cut_short(document: VerifyDocument) -> str:
-    """Say how much less was played than promised, if it was."""
+    """Describe how much less was played than promised, if less."""
     if document.programs >= document.promised:
         return ""
     failed = "failed by --strict: " if document.strict else ""
@@ -191,7 +191,7 @@ def _tests(law: LawRow) -> str:
 
 
 def _unclaimed(laws: Iterable[LawRow]) -> Iterator[Text]:
-    """Count and name the laws that no adapter claims, in one line if there are any."""
+    """Count and name in one line the laws that no adapter claims, if any."""
     ids = [law.id for law in laws if law.verdict is Verdict.NOT_CLAIMED]
     if ids:
         told = f"not claimed: {count_of(len(ids), 'law')}, {name_laws(ids)}"
@@ -200,7 +200,7 @@ def _unclaimed(laws: Iterable[LawRow]) -> Iterator[Text]:
 
 
 def name_laws(ids: Sequence[str]) -> str:
-    """Name laws by their ids, consecutive laws as one: ``A7, S1-S7``."""
+    """Name laws by their ids, consecutive ids as a range: ``A7, S1-S7``."""
     runs: list[list[str]] = []
     for id in ids:
         is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
@@ -218,7 +218,7 @@ def _invariants(document: VerifyDocument) -> Table:
 
 
 def _goals(document: VerifyDocument) -> Iterator[Part]:
-    """Count for each machine the coverage goals to reach and those reached, and name the others."""
+    """Count for each machine the expected and the reached coverage goals, and name the others."""
     machines = grouped(document.goals, lambda it: it.machine)
     reached = [
         Column("machine", lambda it: it[0]),

@@ -53,14 +53,14 @@ class Engine:
         return None if workers is None else max(1, workers)
 
     def restart(self) -> None:
-        """Open another executor in place of one that is broken; where that fails, the broken one stays."""
+        """Open another executor in place of a broken one; if that fails, keep the broken one."""
         with suppress(Exception, SystemExit):
             self.executor.shutdown(wait=False, cancel_futures=True)
         with suppress(Exception, SystemExit):
             self.executor = self.open()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Let go of the executor; with ``at_once``, also of the shards that it still plays."""
+        """Close the executor; with ``at_once``, abandon the shards that it still plays."""
         with suppress(Exception, SystemExit):  # it may be gone already
             self.end(self.executor, at_once)
 
@@ -164,7 +164,7 @@ def _refusal(name: str, error: BaseException) -> UsageError:
 
 
 def _count_workers(executor: Executor) -> int | None:
-    """Ask an executor how many workers it has, by the names that the known ones have for it."""
+    """Ask an executor for its number of workers, by the attributes that known executors have."""
     for name in ("_max_workers", "num_workers"):
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:

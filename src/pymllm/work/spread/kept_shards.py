@@ -41,14 +41,14 @@ class KeptShards:
         self._name = hashlib.sha256(whole.encode()).hexdigest()[:16]
 
     def cut(self, asked: int | None, count: Callable[[], int]) -> int:
-        """Return into how many shards the work is cut: as asked, as before, or by ``count``."""
+        """Return the number of shards into which the work is cut: as asked, as before, or by ``count``."""
         shards = asked or self._kept.find(_CUT) or count()
         if self._kept.find(_CUT) != shards:
             self._kept.keep(_CUT, shards)
         return shards
 
     def tasks(self, shards: int, more: Sequence[str], known: str | None, stop: Path) -> list[ShardTask]:
-        """Return the shards that have not come back; ``more`` are words that change no result."""
+        """Return the shards that have not come back; ``more`` are options that change no result."""
         return [
             ShardTask(
                 (*self._words, *more),
@@ -95,7 +95,7 @@ def _unpack(shard: tuple[int, int], plain: Any) -> int:
 
 
 def _count(document: Any) -> tuple[int, int, bool]:
-    """Return how many tasks a shard did, in how many it found something, and whether it did all of them."""
+    """Count a shard's finished tasks and those with findings, and tell whether all tasks are finished."""
     if "faults" in document:  # of ``pymllm faults``, which has the same document for all faults and for some
         return len(document["faults"]), int(document["missed"]), True
     return int(document["done"]), len(document["broken"]), document["done"] == document["tasks"]

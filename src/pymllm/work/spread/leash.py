@@ -17,7 +17,7 @@ _TICK = 0.5  # seconds between two looks
 
 
 def run(starter: int) -> None:
-    """Run the program with the words of this process; ``starter`` is the process that started it."""
+    """Run pymllm with this process's arguments; ``starter`` is the process that started it."""
     threading.Thread(target=_guard, args=(starter,), daemon=True).start()
     sys.argv[0] = "pymllm"
     runpy.run_module("pymllm", run_name="__main__", alter_sys=True)

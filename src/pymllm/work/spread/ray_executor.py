@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RayExecutor(Executor):
-    """Runs each call as a task of Ray, on whichever node has room.
+    """An executor that runs each call as a task of Ray, on any node with room.
 
     Parameters
     ----------
@@ -49,11 +49,11 @@ class RayExecutor(Executor):
 
     @property
     def workers(self) -> int:
-        """The number of tasks that the cluster carries out at once now; at least one, for it may grow."""
+        """The number of tasks that the cluster can run at once now; at least one, for it may grow."""
         return max(1, int(ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Hand a call to Ray, which carries it out once: whoever asks decides on a second time."""
+        """Hand a call to Ray, which runs it once: whoever asks decides on a second time."""
         if self._is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         remote = ray.remote(num_cpus=self._cpus, max_retries=0, scheduling_strategy="SPREAD")(fn)

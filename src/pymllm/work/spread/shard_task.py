@@ -57,7 +57,7 @@ class ShardTask:
 
     @property
     def name(self) -> str:
-        """Name the shard's folder."""
+        """The name of the shard's folder."""
         return f"{self.number}-of-{self.count}"
 
 
@@ -78,7 +78,7 @@ class PlayedShard:
 
 
 def play_shard(task: ShardTask) -> PlayedShard:
-    """Play a shard to its end, going on from the results that an earlier attempt left on this node.
+    """Play a shard to its end, starting from the results that an earlier attempt left on this node.
 
     What lies there may be in use by an attempt that was given up too early, or be of another version. Where
     the command refuses it, the shard is played from its beginning in a folder of its own.
@@ -92,7 +92,7 @@ def play_shard(task: ShardTask) -> PlayedShard:
 
 
 def _home(campaign: str) -> Path:
-    """Return the folder of a campaign on this node, which no other user can write to."""
+    """Return the folder of a campaign on this node, writable by this user only."""
     home = Path(tempfile.gettempdir()) / f"pymllm-{os.getuid()}-{campaign}"
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()
@@ -139,7 +139,7 @@ _LEASH = "pymllm.work.spread.leash"
 
 
 def _command(task: ShardTask, folder: Path) -> list[str]:
-    """Return the command line of a shard; its process finds the modules that this one finds."""
+    """Return the command line of a shard, whose process finds the same modules as this one."""
     start = f"import sys; sys.path[:] = {sys.path!r}; from {_LEASH} import run; run({os.getpid()})"
     words = [*task.words, "--shard", f"{task.number}/{task.count}"]
     words += ["--output", str(folder.absolute())] if task.file == LEDGER else []
@@ -169,7 +169,7 @@ def _wait(process: subprocess.Popen[bytes], stop: str) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """End a process that has not ended by itself, and return its status."""
+    """End a process that has not ended by itself; return its status."""
     if process.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def _count_results(path: Path) -> int:
-    """Count the results in a file of work by its lines, of which the first is a head."""
+    """Count the results in a file of work: its lines, without the first."""
     try:
         with open(path, "rb") as file:
             return max(0, sum(line.endswith(b"\n") for line in file) - 1)
@@ -219,7 +219,7 @@ def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
 
 
 def describe_end(played: PlayedShard) -> str:
-    """Say how the process of a shard ended that gave no results."""
+    """Describe the end of a shard's process that gave no results."""
     how = (
         f"was killed by signal {-played.status}"
         if played.status < 0

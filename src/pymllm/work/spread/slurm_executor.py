@@ -34,7 +34,7 @@ _Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class SlurmExecutor(Executor):
-    """Runs each call as a job of Slurm.
+    """An executor that runs each call as a job of Slurm.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class SlurmExecutor(Executor):
         self._thread.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a call together with the calls that come within a second."""
+        """Submit a call, together with all others that come within a second."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
@@ -153,12 +153,12 @@ class SlurmExecutor(Executor):
             self._jobs.pop(future, None)
 
     def _is_late(self, future: Future[Any]) -> bool:
-        """Tell whether the result of a job that has ended should be there by now; file systems are slow."""
+        """Tell whether the result of an ended job is overdue; file systems are slow."""
         return time.monotonic() - self._ended.setdefault(future, time.monotonic()) > _PATIENCE
 
 
 def _result_of(job: submitit.Job[Any]) -> Any:
-    """Return the result of a job; without one, submitit would wait for it, job by job."""
+    """Return the result of a job, but do not let submitit wait for a missing one."""
     if job.paths.result_pickle.exists():
         return job.result()
     said = (job.stderr() or "").strip().splitlines()[-1:]

@@ -63,7 +63,7 @@ Keeper = Callable[[PlayedShard], str | None]
 
 
 class Spread:
-    """Shards of a list of tasks on their way.
+    """The distribution of the shards of a list of tasks to an engine.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Spread:
     # -- out -----------------------------------------------------------------------------------------------
 
     def _give(self) -> None:
-        """Give the engine as much as it plays at once: what it has not, can still be called off."""
+        """Submit as many shards as the engine plays at once; others can then still be cancelled."""
         room = self._engine.room
         for _ in range(len(self._waiting)):
             if room is not None and len(self._given) >= room:
@@ -200,7 +200,7 @@ class Spread:
         self._waiting.append(_Attempt(attempt.task, attempt.count + 1, due, is_alone and is_last))
 
     def _keep_arrived(self) -> None:
-        """Keep the results that have arrived and were not looked at."""
+        """Keep the results that have arrived but were not yet taken."""
         with suppress(Empty):
             while True:
                 future = self._arrived.get_nowait()
