@@ -50,8 +50,9 @@ class CheckResult:
     @property
     def programs(self) -> tuple[str, ...]:
         """The files of the programs that break a law, or that met a problem."""
-        rows = [*self.document.adapters[0].violations, *self.document.adapters[0].problems]
-        return tuple(it.file for it in rows if it.file is not None)
+        (adapter,) = self.document.adapters
+        files = [*(it.file for it in adapter.violations), *(it.file for it in adapter.problems)]
+        return tuple(file for file in files if file is not None)
 
     def __repr__(self) -> str:
         return self.text
@@ -109,7 +110,8 @@ def check(
     InvariantViolation
         A law is broken. The text, the smallest program in it, is a note of the error.
     AdapterError
-        Something is unknown: no program tested some law, or the object could not be examined.
+        The object could not be examined, or no program tested some law. A law that needs a method which is
+        not there is unknown, and no error.
     UsageError
         Methods or sizes are missing, the object cannot be copied, or a word is no claim.
     ModuleNotFoundError
@@ -154,8 +156,8 @@ def _copier_of(given: Any) -> Callable[[Config], Any]:
         pristine = copy.deepcopy(given)
     except Exception as error:  # a stranger's class may raise anything
         raise UsageError(
-            f"{name} cannot be copied ({type(error).__name__}: {cut(str(error))}), and each program needs a new"
-            f" one; pass a function that makes one: pymllm.check(lambda: {name}(...))"
+            f"{name} cannot be copied ({type(error).__name__}: {cut(str(error))}), and each program needs a"
+            f" new one; pass a function that makes one: pymllm.check(lambda: {name}(...))"
         ) from error
     return lambda config: copy.deepcopy(pristine)
 
@@ -179,9 +181,8 @@ def _raise_for(result: CheckResult, report: VerifyReport) -> None:
         error = adapter.findings[0].violation
     elif adapter.problems:
         error = AdapterError(adapter.name, adapter.problems[0].message)
-    elif adapter.verdict is not Verdict.HOLDS:
-        unknown = ", ".join(row.id for row in adapter.laws if row.verdict is Verdict.UNKNOWN)
-        error = AdapterError(adapter.name, f"no program tested {unknown}; give more examples")
+    elif unknown := [row.id for row in adapter.laws if row.verdict is Verdict.UNKNOWN and not row.limits]:
+        error = AdapterError(adapter.name, f"no program tested {', '.join(unknown)}; give more examples")
     else:
         return
     error.add_note(result.text)

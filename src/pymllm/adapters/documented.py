@@ -54,6 +54,7 @@ class Given(BaseAdapter):
         return super().apply(step, operation)
 
     def make_pool(self) -> Any:
+        """Make an object."""
         return self.make_given()
 
     def make_given(self) -> Any:
@@ -68,6 +69,7 @@ class Given(BaseAdapter):
         return made
 
     def claim(self) -> frozenset[str]:
+        """Return what was told from an object, and what the caller said of it."""
         return self.CLAIMS
 
     def audit(self) -> Sequence[str]:
@@ -115,14 +117,20 @@ class GivenStates(Given, GDNStates):
         return super().sizes() if hasattr(self.pool, "available_track_slots") else {}
 
 
+_OF_WINDOWS = ("prev_prefix_len", "swa_evicted_seqlen")
+
+
 class _Told:
     """A cache that answers in whole records, and is passed no argument that says nothing.
 
-    ``length`` is how many tokens the last answer's node should stand behind.
+    One without a window, and without states, hears of neither. ``length`` is how many tokens the last
+    answer's node should stand behind.
     """
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
+        self._window = getattr(cache, "sliding_window_size", None)
+        self._has_second = bool(self._window) or getattr(cache, "mamba_pool", None) is not None
         self.length = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -132,7 +140,9 @@ class _Told:
         result = self._cache.match_prefix(key)
         indices, self.length = result.indices, result.prefix_len
         return MatchResult(
-            indices if isinstance(indices, torch.Tensor) else torch.tensor(plain_numbers(indices)),
+            indices
+            if isinstance(indices, torch.Tensor)
+            else torch.tensor(plain_numbers(indices), dtype=torch.int64),
             getattr(result, "last_node", None),
             result.prefix_len,
             getattr(result, "mamba_branching_seqlen", None),
@@ -142,14 +152,17 @@ class _Told:
         page_size = getattr(self._cache, "page_size", 1)
         self.length = len(key) // page_size * page_size
         said = {name: it for name, it in more.items() if isinstance(it, torch.Tensor) or it}
+        if not self._window:
+            said = {name: it for name, it in said.items() if name not in _OF_WINDOWS}
         result = self._cache.insert(key, value, **said)
         known = result.prefix_len
         adopted = getattr(result, "adopted", None)
         if adopted is None:
-            if getattr(self._cache, "sliding_window_size", None):
+            if self._window:
                 raise AdapterError(
                     type(self._cache).__name__,
-                    "an insert into a cache with a window must tell in InsertResult.adopted which slots it took",
+                    "an insert into a cache with a window must tell in InsertResult.adopted which slots"
+                    " it took",
                 )
             adopted = ((known, self.length),) if known < self.length else ()
         return InsertResult(
@@ -157,7 +170,11 @@ class _Told:
         )
 
     def evict(self, tokens: int, secondary: int) -> EvictResult:
-        result = self._cache.evict(tokens, secondary) if secondary else self._cache.evict(tokens)
+        result = (
+            self._cache.evict(tokens, secondary)
+            if secondary and self._has_second
+            else self._cache.evict(tokens)
+        )
         parts = ("full_evicted", "swa_evicted", "mamba_evicted")
         return EvictResult(*(getattr(result, part, 0) for part in parts))
 
@@ -213,6 +230,7 @@ class GivenCache(Given, OwnPrefixCache):
         return [(name, ask) for name, ask in found if ask is not None]
 
     def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
+        """Take slots, in any container."""
         pool = self._pool_of_caller()
         slots = pool.alloc(operation.tokens)
         if slots is None:
@@ -221,18 +239,22 @@ class GivenCache(Given, OwnPrefixCache):
         return out.Slots(plain_numbers(slots), plain_numbers(halves))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
+        """Free slots of the caller, which is no effect."""
         with self.calls.unrecorded():
             return super().do_free(step, operation)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
+        """Free halves of the caller, which is no effect."""
         with self.calls.unrecorded():
             return super().do_free_swa(step, operation)
 
     def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
+        """Move halves of the caller, which is no effect."""
         with self.calls.unrecorded():
             return super().do_move_swa(step, operation)
 
     def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
+        """Refuse: the pool is the object's own, and fails for nobody."""
         raise UnsupportedError("faults need an adapter")
 
 
@@ -259,6 +281,7 @@ class GivenHybridCache(StatesOfCaller, GivenCache):
         return [*super().size_calls(), *([] if ask is None else [("available_track_slots", ask)])]
 
     def do_free_track(self, step: int, operation: ops.FreeTrack) -> out.Result:
+        """Free a track slot of the caller, which is no effect."""
         with self.calls.unrecorded():
             return super().do_free_track(step, operation)
 
@@ -496,14 +519,15 @@ _DEFAULTS: Mapping[str, Any] = {"page_size": 1, "window": None, "track_slots": 0
 
 def _pools_of(cache: Any) -> Config:
     """Return the keys that tell of the pools of a cache; without an allocation, its pool is none."""
-    pool, states = getattr(cache, "pool", None), getattr(cache, "mamba_pool", None)
+    pool: Any = getattr(cache, "pool", None)
+    states: Any = getattr(cache, "mamba_pool", None)
     config: Config = {"pool": "none"}
     if hasattr(pool, "alloc") and hasattr(pool, "free"):
         is_swa = hasattr(pool, "free_swa") and hasattr(pool, "translate_to_swa")
         size = getattr(pool, "size", None)
         config = {
             "pool": "swa" if is_swa else "token",
-            "slots": int(pool.available_size() if size is None else size),
+            "slots": int(pool.available_size()) if size is None else int(size),
         }
         if is_swa:
             config["swa_slots"] = int(getattr(pool, "swa_size", config["slots"]))
@@ -537,8 +561,8 @@ def maker_of(factory: Callable[..., Any]) -> Make:
     if lacking:
         name = getattr(factory, "__name__", shown(factory))
         raise UsageError(
-            f"{name} takes {', '.join(lacking)}; pass, or name as module:FUNCTION, a function without arguments"
-            f" that makes one, such as lambda: {name}(...)"
+            f"{name} takes {', '.join(lacking)}; pass, or name as module:FUNCTION, a function without"
+            f" arguments that makes one, such as lambda: {name}(...)"
         )
     offered = [(it.name, _OFFERS[it.name]) for it in named if it.name in _OFFERS]
 
@@ -603,9 +627,10 @@ class GivenByName:
         self.KIND = adapter.KIND
         self.CONFIGURATIONS = adapter.CONFIGURATIONS
 
-    def __call__(self, name: str, config: Config) -> Adapter:
+    def __call__(self, name: str, config: Mapping[str, int | str | bool | None]) -> Adapter:
         """Build an adapter of a new object."""
-        return adapter_of(self._make(config), self._make, fallback=config)(name, config)
+        asked = dict(config)
+        return adapter_of(self._make(asked), self._make, fallback=asked)(name, asked)
 
 
 def is_documented(found: object) -> bool:

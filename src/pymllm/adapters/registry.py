@@ -154,7 +154,7 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
 
         if is_documented(found):
             try:
-                return GivenByName(found)
+                return GivenByName(found)  # type: ignore[return-value]  # an object in place of a class
             except UsageError as error:
                 raise AdapterError(entry.name, str(error)) from error
     if not inspect.isclass(found):
