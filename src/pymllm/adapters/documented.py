@@ -525,12 +525,10 @@ def _pools_of(cache: Any) -> Config:
     if hasattr(pool, "alloc") and hasattr(pool, "free"):
         is_swa = hasattr(pool, "free_swa") and hasattr(pool, "translate_to_swa")
         size = getattr(pool, "size", None)
-        config = {
-            "pool": "swa" if is_swa else "token",
-            "slots": int(pool.available_size()) if size is None else int(size),
-        }
+        slots = int(pool.available_size()) if size is None else int(size)
+        config = {"pool": "swa" if is_swa else "token", "slots": slots}
         if is_swa:
-            config["swa_slots"] = int(getattr(pool, "swa_size", config["slots"]))
+            config["swa_slots"] = int(getattr(pool, "swa_size", slots))
     if states is not None:
         config["track_slots"] = int(states.max_track_slots)
     return config
