@@ -1,4 +1,4 @@
-"""Adapters of objects that name their methods as our documented interface does, by whoever they were written.
+"""Adapters of objects that name their methods as our documented interface does.
 
 The methods tell the kind, and the adapter of our own class of that kind makes the calls. What is claimed is
 what the methods can do. A look from inside, faults and misuse need an adapter, or a claim of the caller's.
@@ -69,7 +69,7 @@ class Given(BaseAdapter):
         return made
 
     def claim(self) -> frozenset[str]:
-        """Return what was told from an object, and what the caller said of it."""
+        """Return the claims of an object's methods, and those of its caller."""
         return self.CLAIMS
 
     def audit(self) -> Sequence[str]:
@@ -487,7 +487,7 @@ def _claims_of_slots(sample: Any) -> set[str]:
 
 
 def sizes_of(sample: Any, fallback: Mapping[str, Any]) -> Config:
-    """Return the configuration that an object shows; `UsageError` names a size that nobody tells."""
+    """Return the configuration that an object shows; `UsageError` names a missing size."""
     kind = kind_of(sample)
     config: Config = {}
     for key, attribute in kind.sizes:
@@ -613,7 +613,7 @@ _OFFERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 class GivenByName:
-    """What stands for an adapter class where a class or function is named that makes documented objects.
+    """The stand-in for an adapter class, by a class or function that makes documented objects.
 
     Kind, claims and sizes are told from one that it makes. A configuration's ``claims``, words with blanks
     between them, say what is promised besides.
