@@ -140,7 +140,14 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
 }
 # The files that belong to no room.
-ROOMS["__init__"] = (set(), set())
+ROOMS["__init__"] = ({"checking"}, set())
+ROOMS["checking"] = (
+    {
+        *("errors", "text_file", "torch_extra", "history", "oracle", "adapters", "machines", "search"),
+        *("documents", "cli"),
+    },
+    set(),
+)
 ROOMS["__main__"] = ({"cli", "signals"}, set())
 
 HEAVY = ["torch", "numpy", "hypothesis", "pynvml", "pytest"]

@@ -319,7 +319,43 @@ class RankedRadix(Radix):
 _STATE_SIZES = ("mamba_evictable_size", "mamba_protected_size")
 
 
-class Mamba(OwnTree):
+class StatesOfCaller(OwnPrefixCache):
+    """A caller's calls of the pool of states, `states`, and the states that go into a cache and come out."""
+
+    states: Any
+
+    # -- track slots, called by who owns them ----------------------------------------------------------
+
+    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> Result:
+        slot = self.states.inner.alloc_track_slot()
+        return NoRoom() if slot is None else Slots((slot,))
+
+    def do_free_track(self, step: int, operation: ops.FreeTrack) -> Result:
+        self.states.inner.free_track_slot(self.one(operation.slot))
+        return Done()
+
+    def do_write_state(self, step: int, operation: ops.WriteState) -> Result:
+        write_state(self.states.inner, self.one(operation.slot), operation)
+        return Done()
+
+    def do_read_states(self, step: int, operation: ops.ReadStates) -> Result:
+        return view_states(*self.states.inner.get_layer_state(operation.layer))
+
+    # -- states in and out -----------------------------------------------------------------------------
+
+    def state_of(self, node: Any) -> int | None:
+        """Return the track slot of the state at a node's end."""
+        return None if node.mamba_value is None else int(node.mamba_value)
+
+    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
+        """Hand the track slot over as a tensor of one integer or another (M1)."""
+        if operation.state is None:
+            return {}
+        slot = self.one(operation.state)
+        return {"mamba_value": torch.tensor([slot], dtype=torch.int32 if slot % 2 else torch.int64)}
+
+
+class Mamba(StatesOfCaller, OwnTree):
     """`MambaRadixCache` over our plain allocator and over none.
 
     ``track_slots`` is one more key of its configuration: how many the pool of states has. The cache gives its
@@ -362,36 +398,6 @@ class Mamba(OwnTree):
     def _set_fault(self, fault: ops.Fault | None) -> None:
         super()._set_fault(fault)
         self.states.fault = fault
-
-    # -- track slots, called by who owns them ----------------------------------------------------------
-
-    def do_alloc_track(self, step: int, operation: ops.AllocTrack) -> Result:
-        slot = self.states.inner.alloc_track_slot()
-        return NoRoom() if slot is None else Slots((slot,))
-
-    def do_free_track(self, step: int, operation: ops.FreeTrack) -> Result:
-        self.states.inner.free_track_slot(self.one(operation.slot))
-        return Done()
-
-    def do_write_state(self, step: int, operation: ops.WriteState) -> Result:
-        write_state(self.states.inner, self.one(operation.slot), operation)
-        return Done()
-
-    def do_read_states(self, step: int, operation: ops.ReadStates) -> Result:
-        return view_states(*self.states.inner.get_layer_state(operation.layer))
-
-    # -- states in and out -----------------------------------------------------------------------------
-
-    def state_of(self, node: Any) -> int | None:
-        """Return the track slot of the state at a node's end."""
-        return None if node.mamba_value is None else int(node.mamba_value)
-
-    def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Hand the track slot over as a tensor of one integer or another (M1)."""
-        if operation.state is None:
-            return {}
-        slot = self.one(operation.state)
-        return {"mamba_value": torch.tensor([slot], dtype=torch.int32 if slot % 2 else torch.int64)}
 
     # -- looking inside --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,9 +82,6 @@ class TokenSlots(OwnPool):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self._transfers: dict[int, int] = {}
-        self._around = torch.arange(
-            -_OUTSIDE, self.pool.size + self.pool.page_size + _OUTSIDE, device=self.device
-        )
 
     def make_pool(self) -> object:
         return self.POOL(self.tokens("pages"), **self.settings())
@@ -119,6 +117,10 @@ class TokenSlots(OwnPool):
     @property
     def _audited(self) -> tuple[str, ...]:
         return ("A1", "A2", "A4", *(("A5",) if "refusals" in self.capabilities else ()), "A6")
+
+    @cached_property
+    def _around(self) -> torch.Tensor:
+        return torch.arange(-_OUTSIDE, self.pool.size + self.pool.page_size + _OUTSIDE, device=self.device)
 
     def _compare_handed_out(self, held: NDArray[np.bool_]) -> None:
         told = self.pool.is_handed_out(self._around).tolist()

@@ -8,7 +8,8 @@ import importlib.util
 import inspect
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pymllm.adapters.base import Adapter, AdapterClass
@@ -104,6 +105,23 @@ class KindError(AdapterError):
     """An adapter's class has a kind that does not exist."""
 
 
+_LENT: dict[str, AdapterClass] = {}
+
+
+@contextmanager
+def lend_adapter(name: str, adapter_class: AdapterClass) -> Iterator[None]:
+    """Let a name of the form ``module:Class`` stand for a class of this process for a while."""
+    before = _LENT.get(name)
+    _LENT[name] = adapter_class
+    try:
+        yield
+    finally:
+        if before is None:
+            del _LENT[name]
+        else:
+            _LENT[name] = before
+
+
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
     """Import an adapter's class, or start the program and read its introduction.
 
@@ -115,6 +133,8 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
 
         program: AdapterClass = load_command(entry.place)  # type: ignore[assignment]  # as below
         return program
+    if entry.place in _LENT:
+        return _LENT[entry.place]
     module_name, _, class_name = entry.place.partition(":")
     reason = why_no_torch() if entry.needs_torch else None
     if reason is not None:
@@ -129,6 +149,14 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         why = f"no module of that name is in {Path.cwd()} or installed" if is_gone else _told(error)
         raise AdapterError(entry.name, f"cannot import {module_name}: {why}") from error
     found = getattr(module, class_name, None)
+    if callable(found) and not (inspect.isclass(found) and _is_adapter(found)) and why_no_torch() is None:
+        from pymllm.adapters.documented import GivenByName, is_documented  # loads torch
+
+        if is_documented(found):
+            try:
+                return GivenByName(found)  # type: ignore[return-value]  # an object in place of a class
+            except UsageError as error:
+                raise AdapterError(entry.name, str(error)) from error
     if not inspect.isclass(found):
         classes = {name: it for name, it in vars(module).items() if inspect.isclass(it)}
         adapters = [name for name, it in classes.items() if _is_adapter(it)]

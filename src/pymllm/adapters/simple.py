@@ -100,7 +100,13 @@ class CallRecorder:
         self._depth = 0
         self.is_watching = False  # whether any method was named so far
 
-    def watch(self, owner: Any, method: str, call: str = "free") -> None:
+    def watch(
+        self,
+        owner: Any,
+        method: str,
+        call: str = "free",
+        read: Callable[[Any], tuple[int, ...]] = plain_numbers,
+    ) -> None:
         """Tell of each call of a method from now on; one that `SlotCalls.free` makes must keep its argument.
 
         Parameters
@@ -110,18 +116,22 @@ class CallRecorder:
         method : str
             Name of its method; the first argument is what goes back: numbers, a tensor, or one number.
         call : str
-            What this is to the specification: ``free``, ``free_swa`` or ``free_state``.
+            What this is to the specification: ``free``, ``free_swa``, ``free_state``, or ``move_swa``,
+            whose second argument is where the halves go.
+        read : callable, optional
+            Returns the numbers of an argument; by default those that are in it.
         """
         inner = getattr(owner, method)
 
         def watched(numbers: Any, *more: Any, **keywords: Any) -> Any:
-            named = plain_numbers(numbers)  # before the pool may change them
+            named = read(numbers)  # before the pool may change them
+            target = read(more[0]) if call == "move_swa" else ()
             if self._depth == 1:  # the caller's call, and none that the pool makes of others
                 self._lend(method, numbers, named)
             with self.unrecorded():
                 answer = inner(numbers, *more, **keywords)
             if named and not self._depth:
-                self._record(Effect(call, named))
+                self._record(Effect(call, named, target))
             return answer
 
         try:

@@ -1,0 +1,219 @@
+"""`pymllm.check`: a verdict on objects that name methods as documented, before any adapter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pymllm
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.errors import AdapterError, InvariantViolation, UsageError
+from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.memory_pool import (
+    GDNPool,
+    KVPool,
+    ReqToTokenPool,
+    SWATokenToKVPoolAllocator,
+    TokenToKVPoolAllocator,
+)
+from pymllm.mem_cache.radix_cache import RadixCache
+from tests.unit import documented_objects as objects
+from tests.unit.cli.typed import typed
+
+QUIET: dict[str, Any] = {"progress": "off", "examples": 60}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def slots(page: int = 1) -> TokenToKVPoolAllocator:
+    return TokenToKVPoolAllocator(24 * page, "cpu", page)
+
+
+def states() -> GDNPool:
+    return GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=3)
+
+
+OURS: dict[str, tuple[Callable[[], object], dict[str, Any]]] = {
+    "TokenToKVPoolAllocator": (slots, {}),
+    "pages": (lambda: slots(4), {}),
+    "refusals": (slots, {"claims": {"refusals", "forms"}}),
+    "SWATokenToKVPoolAllocator": (lambda: SWATokenToKVPoolAllocator(12, 8, "cpu"), {}),
+    "ReqToTokenPool": (lambda: ReqToTokenPool(3, 5, "cpu"), {"claims": {"zeroed_rows"}}),
+    "KVPool": (lambda: KVPool(8, 2, 1, 2, "cpu", torch.float32), {}),
+    "GDNPool": (lambda: GDNPool(3, 2, 1, 2, 1, 2, 3, "cpu", torch.float32, 2), {}),
+    "RadixCache": (lambda: RadixCache(1, None, slots()), {"claims": {"callbacks", "exact_lru"}}),
+    "RadixCache over nothing": (lambda: RadixCache(4), {}),
+    "RadixCache with a window": (
+        lambda: RadixCache(1, 4, SWATokenToKVPoolAllocator(24, 18, "cpu")),
+        {},
+    ),
+    "MambaRadixCache": (lambda: MambaRadixCache(1, slots(), states()), {}),
+    "ChunkCache": (lambda: ChunkCache(slots()), {"config": {"retains": False}, "claims": {"engine"}}),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_own_documented_classes_hold(name: str) -> None:
+    """Nobody wrote an adapter for these objects."""
+    make, options = OURS[name]
+    result = pymllm.check(make, raises=False, **{**QUIET, "examples": 20, **options})
+    assert not result.document.adapters[0].violations, result
+    assert not result.document.adapters[0].problems, result
+    assert {law.verdict.value for law in result.laws} >= {"holds"}
+
+
+RIGHT: dict[str, Callable[[], object]] = {
+    "slots": lambda: objects.Slots(12),
+    "rows": lambda: objects.Rows(3, 5),
+    "cache": lambda: objects.Cache(objects.Slots(12)),
+    "cache over nothing": lambda: objects.Cache(None),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_class_holds(name: str) -> None:
+    """Each law that its methods claim was tested; nothing is written."""
+    result = pymllm.check(RIGHT[name], **QUIET)
+    assert (result.verdict.value, result.programs) == ("holds", ())
+    assert not Path("runs").exists()
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "slots that are lost": (lambda: objects.LosingSlots(12), "X4"),
+    "a row that two have": (lambda: objects.RowsTwice(3, 5), "P1"),
+    "a held page that goes": (lambda: objects.CarelessCache(objects.Slots(12)), "R6"),
+    "slots that a reset leaks": (lambda: objects.LeakingCache(objects.Slots(12)), "X7"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_planted_bug_raises_with_the_smallest_program(name: str) -> None:
+    """The error is the law's; its note is the text of the command, and the file can be judged."""
+    make, law = WRONG[name]
+    with pytest.raises(InvariantViolation) as found:
+        pymllm.check(make, **QUIET)
+    (text,) = found.value.__notes__
+    assert found.value.law == law
+    assert "run_program(" in text
+    (file,) = Path("runs").glob(f"*-{law}-0.jsonl")
+    name = f"tests.unit.documented_objects:{type(make()).__name__}"
+    assert typed("judge", file).exit_code == 1
+    assert typed("rerun", file, "--adapter", name).exit_code == 1
+
+
+def test_a_law_that_needs_a_missing_method_is_unknown_and_no_error() -> None:
+    """Lists are answers, too."""
+    result = pymllm.check(lambda: objects.ListedSlots(12), **QUIET)
+    assert {law.id: law.limits for law in result.laws if law.verdict.value == "unknown"} == {"X7": ("clear",)}
+
+
+def test_a_verdict_can_be_looked_at_instead_of_raised() -> None:
+    """As in a notebook, which shows the text."""
+    result = pymllm.check(lambda: objects.LosingSlots(12), raises=False, **QUIET)
+    assert (result.verdict.value, len(result.programs)) == ("violated", 1)
+    assert "X4  VIOLATED by tests.unit.documented_objects:LosingSlots" in repr(result)
+
+
+def test_equal_seeds_give_equal_results() -> None:
+    """Times aside."""
+    first, second = (pymllm.check(objects.Slots(12), seed=7, **QUIET) for _ in range(2))
+    assert first.laws == second.laws
+
+
+def test_each_program_gets_a_copy_of_an_object_as_it_was() -> None:
+    """The object itself is not touched."""
+    given = objects.Slots(12)
+    assert pymllm.check(given, **QUIET).verdict.value == "holds"
+    assert given.open == [*range(1, 13)]
+
+
+def test_a_class_and_a_function_make_objects_too() -> None:
+    """A class is given small sizes; both can be named to any command."""
+    for made in (objects.Slots, objects.make_slots):
+        result = pymllm.check(made, **QUIET)
+        assert result.document.adapters[0].name == f"tests.unit.documented_objects:{made.__name__}"
+    assert load_adapter(find_adapter("tests.unit.documented_objects:make_slots")).CONFIGURATIONS == (
+        {"page_size": 1, "pages": 12},
+    )
+
+
+def test_a_claim_is_tested() -> None:
+    """These slots refuse no double free."""
+    with pytest.raises(InvariantViolation) as found:
+        pymllm.check(lambda: objects.Slots(12), claims={"refuses_double_free"}, **QUIET)
+    assert found.value.law == "A5"
+
+
+def test_too_few_examples_are_no_verdict() -> None:
+    """What no program tested is unknown, and says so."""
+    with pytest.raises(AdapterError, match=r"no program tested .*; give more examples"):
+        pymllm.check(lambda: RadixCache(4, None, slots(4)), examples=1, progress="off")
+
+
+def test_an_object_that_fails_at_once_was_not_examined() -> None:
+    """An unknown claim is such a failure; the words with it are the adapter's."""
+    with pytest.raises(AdapterError, match="'refusal', which is no capability"):
+        pymllm.check(lambda: objects.Slots(12), claims={"refusal"}, **QUIET)
+
+
+REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
+    "a slip": (objects.MisnamedSlots(), {}, "MisnamedSlots has no alloc (is aloc meant?); a slot allocator"),
+    "another name": (
+        objects.MisnamedCache(None),
+        {},
+        "no evict (is evict_tokens meant?); a prefix cache",
+    ),
+    "no method": (object(), {}, "object has no method of the documented interface; these are looked for: a "),
+    "no size": (objects.BareRows(), {}, "BareRows has no max_context_len; a pool of request rows is asked"),
+    "no copy": (objects.LockedSlots(3), {}, "LockedSlots cannot be copied (TypeError: cannot pickle"),
+    "a class in it": (lambda: objects.Slots, {}, "Slots is a class; an object is asked for, so call it"),
+    "an argument": (lambda beginning: 3, {}, "<lambda> takes beginning; pass, or name as module:FUNCTION"),
+    "a context": (objects.Blocks(), {}, "Blocks has allocate_memory_blocks, so it lives in an inference"),
+    "a word": (objects.Slots(3), {"claims": "pool"}, "claims is 'pool'; it must be a set, such as {'pool'}"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_missing_is_named_before_any_program(name: str) -> None:
+    """One line, with the way out."""
+    given, options, words = REFUSED[name]
+    with pytest.raises(UsageError) as refused:
+        pymllm.check(given, **options)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_size_that_an_object_does_not_tell_can_be_told() -> None:
+    """It is asked for by its key of the configuration."""
+    result = pymllm.check(objects.BareRows, config={"max_context_len": 5}, **QUIET)
+    assert result.verdict.value == "holds"
+
+
+def test_a_command_says_in_a_line_that_a_function_makes_nothing_of_the_sort() -> None:
+    """As for any adapter that cannot be loaded."""
+    with pytest.raises(AdapterError, match="int has no method of the documented interface"):
+        make_adapter("tests.unit.documented_objects:make_number")
+
+
+def test_an_object_of_another_size_than_asked_for_is_refused() -> None:
+    """This function takes no size: a program for another one would be judged wrongly."""
+    with pytest.raises(UsageError, match="Slots is made with pages 12; 3 is asked for"):
+        make_adapter("tests.unit.documented_objects:make_slots", {"page_size": 1, "pages": 3})
+
+
+def test_the_package_loads_nothing_until_check_is_asked_for() -> None:
+    """`import pymllm` stays light, and another name is no attribute."""
+    code = "import sys, pymllm; assert not {'torch', 'hypothesis', 'pymllm.checking'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(AttributeError, match="no attribute 'chek'"):
+        pymllm.chek  # noqa: B018
