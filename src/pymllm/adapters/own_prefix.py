@@ -17,6 +17,7 @@ from pymllm.history import outcomes as out
 from pymllm.history.files import Config
 from pymllm.invariants import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.store_choice import checks_alone
 
 _SIZES = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
 _READING = (ops.Inspect, ops.ReadHalves, ops.ReadStates, ops.Fault)
@@ -58,6 +59,8 @@ class CallersPool(BaseAdapter):
         # What an insert is to refuse, the pool's trackers tell it; those of a GPU are asked only on request.
         # One that checks nothing does not sort either, as in a server.
         switches: dict[str, Any] = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
+        if not self.is_watched:
+            switches["check_ownership"] = checks_alone(self.is_checked, self._device)
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
             inner = TokenToKVPoolAllocator(self.number("slots"), self._device, page_size, **switches)
@@ -72,6 +75,11 @@ class CallersPool(BaseAdapter):
     def is_checked(self) -> bool:
         """Whether the pool checks the ownership of returned slots: yes unless the configuration says no."""
         return self.config.get("check_ownership") is not False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the pool watches which pages the cache has: where the configuration asks for checks."""
+        return self.config.get("check_ownership") is True
 
     @property
     def _device(self) -> str:
@@ -121,7 +129,8 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
     or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``. Left out,
-    there is no window, no pool, and ownership is checked. Unchecked, the pool is a queue that neither
+    there is no window, no pool, and ownership is checked; asked for, the pool watches as well which pages the
+    cache has, as in debugging. Unchecked, the pool is a queue that neither
     checks nor sorts, and what only trackers could refuse is not refused: a tree over it claims no refusals.
     `is_touched` says whether the last operation may have changed anything; looking inside after one that
     only read would take a third of a machine's time.

@@ -19,6 +19,7 @@ from pymllm.history import operations as ops
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Done, NoRoom, Slots
 from pymllm.invariants.slots import check_slot_store, walk_swa_allocator
+from pymllm.mem_cache.slots.store_choice import checks_alone
 from pymllm.mem_cache.slots.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 
@@ -92,11 +93,12 @@ class TokenSlots(OwnPool):
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that both constructors take besides sizes."""
+        is_checked = self.config.get("check_ownership", True)
         return {
             "device": self.device,
             "page_size": self.number("page_size"),
             "need_sort": self.config.get("need_sort", True),
-            "check_ownership": self.config.get("check_ownership", True),
+            "check_ownership": checks_alone(bool(is_checked), self.device),
             "store": self.config.get("store", "auto"),
         }
 

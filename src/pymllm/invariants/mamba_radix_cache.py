@@ -18,6 +18,7 @@ from pymllm.invariants.radix_cache import (
     check_hashes,
     check_locks,
     check_order,
+    check_owner,
     check_recency,
     check_sizes,
     check_slots,
@@ -54,6 +55,7 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     _check_storage(nodes)
     if with_state:
         _check_track_slots(cache.mamba_pool, with_state)
+    check_owner(cache, nodes)
     if cache.pool is not None and nodes:
         values = torch.cat([node.value for node in nodes if node.value is not None])
         check_slots(cache.pool, cache.page_size, values)

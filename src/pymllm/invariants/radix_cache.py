@@ -19,6 +19,7 @@ from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.tree.node import BaseTreeNode
 from pymllm.mem_cache.tree.radix_tree import RadixTree, RankedTree
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID
+from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.mem_cache.tree.victims import RankedOrder, VictimOrder
 
 NodeT = TypeVar("NodeT", bound=BaseTreeNode)
@@ -229,6 +230,21 @@ def check_slots(pool: Any, page_size: int, values: torch.Tensor) -> NDArray[np.i
     return slots
 
 
+def check_owner(cache: TreeCache[Any], nodes: Sequence[BaseTreeNode]) -> None:
+    """Compare the pages of a tree with those that its pool counts as the cache's, where it watches (R9)."""
+    if cache._owner is None:
+        return
+    size, values = cache.page_size, [node.value for node in nodes if node.value is not None]
+    in_tree = {slot // size for value in values for slot in value.tolist()}
+    known = cache._owner.pages()
+    if in_tree != known:
+        fail(
+            "R9",
+            f"pages {sorted(in_tree - known)[:8]} are in the tree and not the cache's in the pool, "
+            f"pages {sorted(known - in_tree)[:8]} the other way round",
+        )
+
+
 def check_distinct(law: str, what: str, numbers: NDArray[Any]) -> None:
     """Refuse a number that stands there twice."""
     # Marking is a third of the price of sorting or of a bincount at a million slots.
@@ -275,6 +291,7 @@ def check_radix_cache(cache: RadixCache) -> None:
         check_order("S3", "alive inner nodes without a window lock", victims.inner, inner)
         check_waiting("S3", nodes, (victims.leaves, victims.inner))
     check_hashes(tree, nodes)
+    check_owner(cache, nodes)
     if cache.pool is not None and nodes:
         _check_slots(cache, nodes)
 

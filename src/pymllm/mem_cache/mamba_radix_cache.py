@@ -229,7 +229,8 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
             Track slot of the state after the key's last token, any integer dtype, shape ``(1,)``; copied. The
             key must then be page-aligned and not empty. The slot is the caller's: from the pool's
             ``alloc_track_slot``, and not in the cache already. The latter is the caller's duty, as with KV
-            (R1, M7): two nodes with one track slot free it twice, and the second time the pool refuses.
+            (R1, M7): two nodes with one track slot free it twice, and the second time the pool refuses. Over
+            a KV pool that was built with ``check_ownership=True`` the insert is refused.
         priority : int
             How much the request matters, as of `RadixCache.insert`.
         **kwargs
@@ -250,7 +251,8 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
             first and the last page are looked at, and one that is mixed up in between is kept as the page
             that begins at its first slot).
         OwnershipError
-            A track slot that is 0, negative, 2**63 or more, or not handed out (the last where the pool has
+            Slots as of `RadixCache.insert`, where the pool was built with ``check_ownership=True``. Or a
+            track slot that is 0, negative, 2**63 or more, or not handed out (the last where the pool has
             ``is_track_slot_handed_out``, as `GDNPool` has).
 
         Notes

@@ -237,7 +237,9 @@ class RadixCache(TreeCache[TreeNode]):
             that begins at its first slot).
         OwnershipError
             Windows, where the pool checks ownership: window halves that are still there before
-            ``swa_evicted_seqlen``, or gone after it.
+            ``swa_evicted_seqlen``, or gone after it. Where the pool was built with ``check_ownership=True``:
+            slots to adopt that are not handed out, that this or another cache over the pool has already, or
+            that the key names twice; the error has the slot, the node that has it, and the steps.
 
         Notes
         -----
@@ -390,7 +392,9 @@ class RadixCache(TreeCache[TreeNode]):
         protected = -(-protected // self.page_size) * self.page_size
         slots = bring(slots, self.device)
         with self._guard:
-            return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+            return WindowInsert(
+                self._window, self.pool, paged, walk, slots, protected, evicted, self._owner
+            ).run()
 
 
 def _length_within(name: str, value: int, key_length: int) -> int:

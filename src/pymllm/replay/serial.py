@@ -19,6 +19,7 @@ import torch
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
+from pymllm.mem_cache.slots.store_choice import checks_alone
 from pymllm.replay.keeping import KEEPINGS, Keeping
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
@@ -186,7 +187,7 @@ class SerialReplay:
             config.device,
             config.page_size,
             need_sort=False,  # nobody here asks for the lowest slots first
-            check_ownership=config.check_ownership,
+            check_ownership=checks_alone(config.check_ownership, config.device),
         )
         kind = CACHE_MAKERS[config.cache](sizes, self._allocator)
         self._states = kind.state_pool

@@ -259,6 +259,23 @@ def test_unchecked_pool_may_hold_pages_in_any_order() -> None:
     check_radix_cache(cache)
 
 
+@pytest.mark.parametrize("states", [False, True])
+def test_pages_are_compared_with_those_that_a_watching_pool_counts(states: bool) -> None:
+    """R9: a page of the tree that the pool knows nothing of, and one that the tree has lost."""
+    pool = TokenToKVPoolAllocator(16, "cpu", 2, check_ownership=True)
+    kind, check = (MambaRadixCache, check_mamba_radix_cache) if states else (RadixCache, check_radix_cache)
+    cache: Any = kind(2, token_to_kv_pool_allocator=pool)
+    check(cache)
+    node = cache.insert(RadixKey([1, 2, 3, 4]), pool.alloc(4)).last_node
+    other = pool.alloc(2)
+    assert other is not None
+    check(cache)
+    node.value = torch.cat([node.value[:2], other])
+    told = r"R9: pages \[3\] are in the tree and not the cache's in the pool, pages \[2\] the other way round"
+    with pytest.raises(InvariantViolation, match=told):
+        check(cache)
+
+
 def test_pool_that_cannot_be_asked_is_not_asked() -> None:
     """R9: a pool of somebody else's, with ``free`` alone, leaves only the tree's own slots to compare."""
 

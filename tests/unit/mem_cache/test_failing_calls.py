@@ -30,6 +30,7 @@ from tests.unit.mem_cache.warm_worlds import (
 
 QUICK = (
     ", checked, pages of 1",
+    ", watched, pages of 4",
     ", queue, pages of 4",
     ", device, pages of 4",
     ", none, pages of 1",
@@ -107,6 +108,8 @@ QUICK_INTERRUPTS = (
     "radix, checked, pages of 1",
     "windowed, queue, pages of 4",
     "mamba, checked, pages of 4",
+    "radix, watched, pages of 1",
+    "windowed, watched, pages of 4",
     "halves in a group, checked, pages of 1",
     "halves in a group, device, pages of 4",
     "rows",

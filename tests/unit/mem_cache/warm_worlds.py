@@ -73,11 +73,13 @@ class World:
 # -- worlds --------------------------------------------------------------------------------------------------
 
 STORES: dict[str, dict[str, Any]] = {
-    "checked": {"check_ownership": True},
+    "checked": {},
+    "watched": {"check_ownership": True},
     "sorted": {"check_ownership": False, "need_sort": True},
     "queue": {"check_ownership": False, "need_sort": False},
     "device": {"check_ownership": False, "need_sort": True, "store": "device"},
-    "device checked": {"check_ownership": True, "need_sort": False, "store": "device"},
+    "device checked": {"need_sort": False, "store": "device"},
+    "device watched": {"check_ownership": True, "need_sort": False, "store": "device"},
 }
 
 
@@ -254,8 +256,9 @@ def empty_world(world: World) -> World:
     if pool is not None:
         sizes = (pool.size, pool.swa_size) if hasattr(pool, "swa_size") else (pool.size,)
         store = "device" if "Device" in type(_store_of(pool)).__name__ else "auto"
+        checked = None if pool.check_ownership and pool.owners is None else pool.check_ownership
         fresh.pool = type(pool)(
-            *sizes, "cpu", pool.page_size, pool.need_sort, check_ownership=pool.check_ownership, store=store
+            *sizes, "cpu", pool.page_size, pool.need_sort, check_ownership=checked, store=store
         )
     fresh.states = None if states is None else make_states()
     fresh.rows = None if rows is None else ReqToTokenPool(rows.size, rows.max_context_len, "cpu")

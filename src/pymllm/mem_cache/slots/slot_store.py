@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from threading import get_ident
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.ownership import refuse_other_thread
 from pymllm.mem_cache.slots.page_holds import PageHolds, Split, on_host
+
+if TYPE_CHECKING:
+    from pymllm.mem_cache.page_owners import PageOwners
 
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,
@@ -50,6 +53,8 @@ class SlotStore(ABC):
     unparked_pages: int
     #: The transfers of each page, once there was one since the last `clear`.
     _holds: PageHolds | None
+    #: The caches that have its pages, where a caller wants them watched.
+    owners: PageOwners | None = None
     #: Whether a free group is open.
     group_open: bool
     #: Who opened it.
@@ -343,10 +348,13 @@ class SlotStore(ABC):
 
     def not_held_error(self, slot: int, pending: bool) -> OwnershipError:
         """Word the refusal of a slot that is already free, or pending in the open group."""
-        unit = "slot" if self.page_size == 1 else f"page {slot // self.page_size} of slot"
+        page = slot // self.page_size
+        unit = "slot" if self.page_size == 1 else f"page {page} of slot"
         state = "already given back inside the open free group" if pending else "not handed out"
-        if self._holds is not None and self._holds.is_parked[slot // self.page_size]:
+        if self._holds is not None and self._holds.is_parked[page]:
             state = "already given back, and waits for a transfer to end"
+        if self.owners is not None:
+            state += self.owners.told(page)
         return OwnershipError(f"{unit} {slot} is {state}: give each one back once, after alloc returned it")
 
     def repeated_error(self, slot: int) -> OwnershipError:

@@ -15,6 +15,14 @@ from pymllm.mem_cache.slots.slot_store import SlotStore
 StoreKind: TypeAlias = Literal["auto", "host", "device"]
 
 
+def checks_alone(is_checked: bool, device: str | torch.device) -> bool | None:
+    """Return the ``check_ownership`` of an allocator that checks what it is given and watches no caches.
+
+    A GPU has no such allocator: what checks there watches, too.
+    """
+    return None if is_checked and torch.device(device).type == "cpu" else is_checked
+
+
 def make_slot_store(
     size: int,
     device: str | torch.device,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.page_owners import PageOwners
 from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, as_tensor, is_nothing
 from pymllm.mem_cache.slots.slot_transfers import SlotTransfers
 from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
@@ -39,7 +40,9 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
     need_sort : bool
         Whether the lowest slots go first after a merge, in both pools.
     check_ownership : bool or None
-        Whether what is given back is verified; ``None``: on CPU only.
+        Whether what is given back is verified; ``None``: on CPU only. ``True``, given as such, watches the
+        caches as well, as of `TokenToKVPoolAllocator`: nobody but a cache gives the slots that it has back,
+        nor gives back or moves their halves.
     store : {"auto", "host", "device"}
         Which free lists to use; anything but ``"auto"`` is for tests.
 
@@ -47,6 +50,8 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
     ----------
     size, swa_size, page_size, device, need_sort, check_ownership
         As given; ``device`` as a `torch.device`, ``check_ownership`` decided.
+    owners : PageOwners or None
+        The caches that have its full slots, with ``check_ownership=True``.
 
     Raises
     ------
@@ -96,6 +101,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         self.device = self._full.device
         self.need_sort = self._full.need_sort
         self.check_ownership = self._full.check_ownership
+        self.owners = self._full.owners = PageOwners(self._full) if check_ownership else None
 
     def __repr__(self) -> str:
         """Show the pools' dimensions and the numbers of their free slots."""
@@ -147,6 +153,8 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         count = as_size("need_size", need_size, minimum=0)
         if not count:
             return torch.empty(0, dtype=torch.int32, device=self.device)
+        if self.owners is not None:
+            self.owners.step += 1
         wanted = -(-count // self.page_size)
         if not (self._full.has_room(wanted) and self._swa.has_room(wanted)):
             return None
@@ -186,7 +194,9 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         Laws: A2, A5, A6, A7, X1.
         """
         if not is_nothing(indices):
-            if self._under_way:
+            if self.owners is not None:
+                self.owners.give_back(self._free_watched, indices)
+            elif self._under_way:
                 self._free_beside_transfers(indices)
             else:
                 self._full.free_with(indices, self._half_of, self._swa)
@@ -198,10 +208,19 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         Where halves are gone, the count of those that are left follows, as in `free`. Laws: A2, A5, A6, A7,
         X1.
         """
-        if self._under_way:
+        if self.owners is not None:
+            self.owners.give_back(self._free_watched, as_tensor(starts))
+        elif self._under_way:
             self._free_beside_transfers(as_tensor(starts))
         else:
             self._full.free_starts_with(starts, self._half_of, self._swa)
+
+    def _free_watched(self, indices: torch.Tensor) -> None:
+        """Give slots back with their halves, of which no cache has one that it does not give back itself."""
+        if self._under_way:
+            self._free_beside_transfers(indices)
+        else:
+            self._full.free_with(indices, self._half_of, self._swa)
 
     def _free_beside_transfers(self, indices: torch.Tensor) -> None:
         """Give slots back with their halves, of which some may have to wait for a transfer."""
@@ -251,6 +270,8 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         """
         if is_nothing(indices):
             return
+        if self.owners is not None:
+            self.owners.claim(indices)
         if self._under_way:
             self._free_halves_beside_transfers(indices)
             return
@@ -264,6 +285,8 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         half is gone, is not noticed where ownership is not checked. Cost: what it frees, and on a device no
         synchronisation where ownership is not checked. Laws: A2, A5, A6, A7, X1.
         """
+        if self.owners is not None:
+            self.owners.claim(as_tensor(starts))
         if self._under_way:
             self._free_halves_beside_transfers(as_tensor(starts))
         else:
@@ -354,6 +377,8 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         if self.check_ownership:
             self._full.check_held(src)
             self._full.check_held(dst)
+            if self.owners is not None:
+                self.owners.claim(src, dst)
         halves = self._half_of[source]
         if self.check_ownership:
             if not halves.all():
@@ -414,7 +439,11 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """
         full, swa, half_of = self._full.new_trackers(), self._swa.new_trackers(), self._full.new_table()
+        owners = self.owners
+        entries = ([], []) if owners is None else owners.new()
         self._full.open_trackers(full)
         self._swa.open_trackers(swa)
         self._half_of = half_of
         self._under_way = {}
+        if owners is not None:
+            owners.open(entries)

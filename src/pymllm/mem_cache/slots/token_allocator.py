@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.page_owners import PageOwners
 from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, as_tensor, is_nothing
 from pymllm.mem_cache.slots.slot_transfers import SlotTransfers
 from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
@@ -35,7 +36,10 @@ class TokenToKVPoolAllocator(SlotTransfers):
         Whether the lowest slots go first after a merge, for locality.
     check_ownership : bool or None
         Whether `free` verifies that what it is given was handed out. ``None``: on CPU only, since
-        on CUDA it synchronises. Unchecked misuse is undefined.
+        on CUDA it synchronises. Unchecked misuse is undefined. ``True``, given as such, is a switch for
+        debugging, which reaches the caches over the pool: `free` refuses slots that a cache has, and
+        ``insert`` slots that are free or cached already, with the node that has them and the steps in which
+        that came about.
     store : {"auto", "host", "device"}
         Which free list to use; anything but ``"auto"`` is for tests.
 
@@ -43,6 +47,8 @@ class TokenToKVPoolAllocator(SlotTransfers):
     ----------
     size, page_size, device, need_sort, check_ownership
         As given; ``device`` as a `torch.device`, ``check_ownership`` decided.
+    owners : PageOwners or None
+        The caches that have its pages, with ``check_ownership=True``.
 
     Raises
     ------
@@ -87,6 +93,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         self.device = self._store.device
         self.need_sort = self._store.need_sort
         self.check_ownership = self._store.check_ownership
+        self.owners = self._store.owners = PageOwners(self._store) if check_ownership else None
 
     def __repr__(self) -> str:
         """Show the pool's dimensions and the number of its free slots."""
@@ -137,6 +144,8 @@ class TokenToKVPoolAllocator(SlotTransfers):
         count = as_size("need_size", need_size, minimum=0)
         if not count:
             return torch.empty(0, dtype=torch.int32, device=self.device)
+        if self.owners is not None:
+            self.owners.step += 1
         return self._store.take_slots(count)
 
     def free(self, indices: torch.Tensor) -> None:
@@ -154,7 +163,8 @@ class TokenToKVPoolAllocator(SlotTransfers):
             ``indices`` is not a tensor of integers.
         OwnershipError
             Ownership is checked and a slot is outside the pool, padding, not handed out, pending in
-            the open group, or (``page_size == 1``) named twice. Nothing has changed then.
+            the open group, or (``page_size == 1``) named twice; or, with ``check_ownership=True``, a cache
+            has it. Nothing has changed then.
 
         Notes
         -----
@@ -164,7 +174,10 @@ class TokenToKVPoolAllocator(SlotTransfers):
         Laws: A2, A5, A6, X1.
         """
         if not is_nothing(indices):
-            if self._under_way:
+            if self.owners is not None:
+                give = self._free_beside_transfers if self._under_way else self._store.free
+                self.owners.give_back(give, indices)
+            elif self._under_way:
                 self._free_beside_transfers(indices)
             else:
                 self._store.free(indices)
@@ -179,7 +192,10 @@ class TokenToKVPoolAllocator(SlotTransfers):
         what it frees, and on a device no synchronisation where ownership is not checked. Laws: A2, A5, A6,
         X1.
         """
-        if self._under_way:
+        if self.owners is not None:
+            give = self._free_beside_transfers if self._under_way else self._store.free_starts
+            self.owners.give_back(give, as_tensor(starts))
+        elif self._under_way:
             self._free_beside_transfers(as_tensor(starts))
         else:
             self._store.free_starts(starts)
@@ -248,5 +264,9 @@ class TokenToKVPoolAllocator(SlotTransfers):
         Call it only when nothing outside reads or writes slots any more. Cost: one pass over the pool.
         Laws: A6, X7.
         """
+        owners = self.owners
+        entries = ([], []) if owners is None else owners.new()
         self._store.clear()
         self._under_way = {}
+        if owners is not None:
+            owners.open(entries)

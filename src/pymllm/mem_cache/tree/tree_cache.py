@@ -18,6 +18,7 @@ from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_s
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, InsertResult
 from pymllm.mem_cache.cache_events import CacheEvent, EventLog, Part
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
+from pymllm.mem_cache.page_owners import Owner, PageOwners
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
 from pymllm.mem_cache.tree.node import BaseTreeNode
@@ -64,6 +65,11 @@ class CallGuard:
         if kind is None or issubclass(kind, Exception):  # an interrupt does not tell what a pool has taken
             self.unsettled = self._was_unsettled
         self.inside = None
+
+    @property
+    def is_in_a_pool(self) -> bool:
+        """Whether the cache is calling a pool, to which it gives back what is still in the tree."""
+        return self.inside == _IN_A_POOL
 
     def runs(self, whose: str) -> None:
         """Note that code other than a pool's runs in this context, so that no slots are with a pool."""
@@ -135,6 +141,9 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
             ranked: Any = RankedTree(make_ranked, self.page_size, self.device, keeps_pages, victims)
             self._tree = self._ranked = ranked
         self._guard = CallGuard()
+        self._owner: Owner | None = None
+        if isinstance(owners := getattr(pool, "owners", None), PageOwners):
+            self._owner = owners.join(self, self._tree, self._guard)
 
     @property
     def root_node(self) -> NodeT:
@@ -263,7 +272,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         """
         tree = self._tree
         walk = tree.walk(paged)
-        path, split = walk.path, None
+        path, split, adoption = walk.path, None, None
         if walk.shared:
             assert walk.partial is not None
             split = tree.prepare_split(walk.partial, walk.shared)
@@ -274,6 +283,10 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
             last = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
             adopted = ((walk.length, paged.length),)
         exists = track_slot is not None and getattr(last, "_track_slot", None) is not None
+        if self._owner is not None:
+            adoption = self._owner.prepare(slots, adopted)
+            if track_slot is not None and not exists:
+                self._owner.refuse_state(track_slot, layer.lru)
         result = InsertResult(walk.length, last, exists, adopted)
         # All is made that can fail.
         if split is not None:
@@ -281,6 +294,8 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         layer.stamp(path)
         if adopted:
             layer.append(last)
+            if adoption is not None:
+                adoption.note()
         if track_slot is not None and not exists:
             layer.adopt(last, track_slot)
         elif adopted:

@@ -15,12 +15,11 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.base_prefix_cache import InsertResult
+from pymllm.mem_cache.page_owners import Adoption, Owner, Run
 from pymllm.mem_cache.tree.node import TreeNode
 from pymllm.mem_cache.tree.radix_tree import PagedKey, Split, Walk
 from pymllm.mem_cache.tree.sliding_window import SlidingWindow
 from pymllm.mem_cache.tree.slot_exchange import return_pages
-
-Run = tuple[int, int]  # half-open range of tokens of the key, whole pages
 
 
 class _Revival(NamedTuple):
@@ -47,7 +46,8 @@ class WindowInsert:
     ``window``: the windows of the tree. ``pool``: gets back what is displaced; ``move_swa`` is used where it
     has one. ``key``: the whole pages of the key. ``walk``: how far the key is cached. ``slots``: incoming
     slots, ``int64``, on the tree's device, at least ``key.length`` of them; never kept. ``protected``,
-    ``evicted``: law S7's p, up to whole pages, and e.
+    ``evicted``: law S7's p, up to whole pages, and e. ``owner``: the cache, where its pool watches the owners
+    of its pages.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class WindowInsert:
         slots: torch.Tensor,
         protected: int,
         evicted: int,
+        owner: Owner | None = None,
     ) -> None:
         self._window = window
         self._tree = window.tree
@@ -67,6 +68,7 @@ class WindowInsert:
         self._walk = walk
         self._slots = slots
         self._evicted = evicted
+        self._owner = owner
         self._dead_until = min(max(evicted, walk.length), key.length)  # new pages before it are tombstones
         self._revivals = list(self._plan_revivals(max(protected, evicted)))
 
@@ -76,6 +78,7 @@ class WindowInsert:
         if not self._is_usable_afterwards():
             usable, _ = self._window.usable_part(replace(walk, partial=None, shared=0))
             return InsertResult(walk.length, usable[-1] if usable else self._tree.root)
+        adoption = None if self._owner is None else self._prepare_adoption(self._owner)
         if getattr(self._pool, "check_ownership", False) and hasattr(self._pool, "translate_to_swa"):
             self._check_window_halves()
         cut = self._cut_partial()
@@ -106,7 +109,17 @@ class WindowInsert:
         self._split_now(cut)
         self._revive(replaced)
         self._grow(end, leaves)
+        if adoption is not None:
+            adoption.note()
         return result
+
+    def _prepare_adoption(self, owner: Owner) -> Adoption:
+        """Return the adoption of what the cache is to own, or refuse the insert."""
+        adopted = [(self._walk.length, self._key.length)]
+        lent: list[Run] = []
+        for revival in self._revivals:
+            (lent if revival.moves else adopted).extend(revival.runs)
+        return owner.prepare(self._slots, adopted, lent)
 
     def _split_now(self, cut: Split[TreeNode] | None) -> None:
         """Cut the partial node, before its upper half is cut in turn."""
