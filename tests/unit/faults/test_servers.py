@@ -11,6 +11,7 @@ from pymllm.faults.plant import planted
 from pymllm.faults.table import PLANTED, SERVERS, bug_of
 from pymllm.probing import player
 from pymllm.probing.laws import LAWS
+from pymllm.watching.laws import LAWS as LAWS_OF_STREAMS
 from pymllm.serving.tiny_model import ARCHITECTURES
 from tests.unit.cli.typed import refused, typed
 
@@ -21,7 +22,7 @@ each_fault = pytest.mark.parametrize("fault", SERVERS, ids=lambda fault: fault.i
 def test_every_fault_of_servers_can_be_planted_and_blamed(fault: Fault) -> None:
     """In an architecture that there is, by a law of servers; what has an id of a bug is that bug."""
     assert {*fault.adapters} <= {*ARCHITECTURES}
-    assert {*fault.laws} <= {*LAWS}
+    assert {*fault.laws} <= {*LAWS, *LAWS_OF_STREAMS}
     assert (bug_of(fault) is not None) == (not fault.id.startswith("server-"))
     with planted(fault.edits):
         assert fault.searchers == ("probe",)
