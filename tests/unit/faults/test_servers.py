@@ -11,8 +11,8 @@ from pymllm.faults.plant import planted
 from pymllm.faults.table import PLANTED, SERVERS, bug_of
 from pymllm.probing import player
 from pymllm.probing.laws import LAWS
-from pymllm.watching.laws import LAWS as LAWS_OF_STREAMS
 from pymllm.serving.tiny_model import ARCHITECTURES
+from pymllm.watching.laws import LAWS as LAWS_OF_STREAMS
 from tests.unit.cli.typed import refused, typed
 
 each_fault = pytest.mark.parametrize("fault", SERVERS, ids=lambda fault: fault.id)
