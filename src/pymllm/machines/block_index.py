@@ -139,14 +139,14 @@ class IndexMachine(PoolMachine):
         """Store a whole sequence that somebody has."""
         worker -= self._less
         owner, room, hash = self._held(pick)
-        path, namespace = self._path_to(owner, hash), self.model.namespace(owner, hash)
+        path, namespace = self._path_to(owner, hash), self.model.place(owner, hash).namespace
         self._store(worker, path, 0, len(path), namespace, room)
 
     @act("has_many_rooms", weight=4, pick=(0, 30), other=(0, 7), is_whole=(0, 1))
     def copy_elsewhere(self, pick: int, other: int, is_whole: int) -> None:
         """Store a block of a worker in another medium or group as well, or all down to it."""
         worker, _, hash = self._held(pick)
-        path, namespace = self._path_to(worker, hash), self.model.namespace(worker, hash)
+        path, namespace = self._path_to(worker, hash), self.model.place(worker, hash).namespace
         room = self._rooms[other % len(self._rooms)]
         self._store(worker, path, 0 if is_whole else len(path) - 1, len(path), namespace, room)
 
@@ -168,7 +168,7 @@ class IndexMachine(PoolMachine):
     def close_gap(self, pick: int, count: int, is_rebuilt: int) -> None:
         """Store a block again that is missing above others, with some that come after it."""
         worker, group, hash = self._gaps()[pick % len(self._gaps())]
-        path, namespace = self._path_to(worker, hash), self.model.namespace(worker, hash)
+        path, namespace = self._path_to(worker, hash), self.model.place(worker, hash).namespace
         below = self.model.below(worker, hash, group)
         tail = next((self._path_to(worker, each) for each in below), path)
         room = Room(group, self._media[pick % len(self._media)])
@@ -187,7 +187,7 @@ class IndexMachine(PoolMachine):
             self._remove(worker, [hash], room)
         else:
             path = (*self._path_to(worker, hash), token - self._less)
-            namespace = self.model.namespace(worker, hash)
+            namespace = self.model.place(worker, hash).namespace
             self._store(worker, path, len(path) - 1, len(path), namespace, room)
 
     @act(weight=2, worker=(1, _WORKERS), count=(1, 2), seed=SEED)
@@ -384,7 +384,9 @@ class IndexMachine(PoolMachine):
 
     def _remove(self, worker: int, hashes: Iterable[int], room: Room) -> None:
         hashes = tuple(hashes)
-        sequences = [(self.model.namespace(worker, hash), self._path_to(worker, hash)) for hash in hashes]
+        sequences = [
+            (self.model.place(worker, hash).namespace, self._path_to(worker, hash)) for hash in hashes
+        ]
         self._ask(ops.RemoveBlocks(worker, hashes, *room, self._number(worker)), *sequences)
 
     def _ask(self, event: Event, *sequences: Asked) -> None:

@@ -213,9 +213,11 @@ def test_pages_of_windows_named_by_their_first_slots_do_not_wait(apart: Apart) -
     assert set(allocator.alloc(28).tolist()).isdisjoint(slots[8:12].tolist() + slots[36:].tolist())
 
 
-def test_pages_of_windows_are_checked_where_ownership_is(device: torch.device) -> None:
-    """A5, A7: by their first slots as by any other."""
-    allocator = SWATokenToKVPoolAllocator(16, 16, device, 4, check_ownership=True, store="device")
+@pytest.mark.parametrize("watches", [True, False])
+def test_pages_of_windows_are_checked_where_ownership_is(device: torch.device, watches: bool) -> None:
+    """A5, A7: by their first slots as by any other; where no caches are watched, on a CPU."""
+    where, checks = (device, True) if watches else ("cpu", None)
+    allocator = SWATokenToKVPoolAllocator(16, 16, where, 4, check_ownership=checks, store="device")
     slots = allocator.alloc(16)
     allocator.free_swa_pages(slots[:4:4])
     allocator.free_pages(slots[:8:4].cpu().numpy().astype("int64"))

@@ -188,10 +188,6 @@ class IndexModel(KindModel):
         """Return the place of a hash that was named."""
         return self.places[self.space(worker), hash]
 
-    def namespace(self, worker: int, hash: int) -> Namespace:
-        """Return the namespace of the sequence that a hash stands for."""
-        return self.place(worker, hash).namespace
-
     def law_of(self, worker: int, search: FindBlocks | None = None) -> str:
         """Return the law that is broken where a search gives a wrong answer about a worker."""
         known = self.workers.get(worker)
