@@ -24,9 +24,9 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads|serving)(\.|$)|traces\.(?!(lines|order)$)\w+$"
     r"|adapters\.((own(?!_index)|faulty)_\w+|(sglang|vllm|mllm)\.(?!package|blocks)\w+|(lmcache|megatron|minisgl)\.\w+)$"
-    r"|adapters\.(exact_forward|failing_calls|key_forms)$"
+    r"|adapters\.(documented|exact_forward|failing_calls|kept_events|key_forms)$"
     r"|(machines\.(driven_cache|driven_context|lifecycle|block_lifecycle)|search\.sweep|faults\.(detection|hunt|servers)|vectors\.(make|page|programs|shares)"
-    r"|replay\.(replays|cells|grid|recorded|curves?|serial|sampling|served|prediction))$)"
+    r"|replay\.(replays|cells|grid|recorded|curves?|state_curve|serial|sampling|served|prediction))$)"
 )
 # What needs a package of its own, which somebody has who names it: pymllm soak --executor. And Triton.
 OF_ENGINES = {

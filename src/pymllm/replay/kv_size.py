@@ -70,9 +70,9 @@ class GpuMemory:
     """
 
     size: int
+    weights: int
     gpus: int = 8
     share: float = 0.9
-    weights: int = 0
 
     def capacities(self, shape: KvShape, dtype: str) -> dict[int, int]:
         """Return the capacity in tokens of each number of GPUs.

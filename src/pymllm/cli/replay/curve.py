@@ -51,6 +51,8 @@ def _read_memory(context: click.Context, param: click.Parameter, text: str | Non
     if text is None:
         return None
     size, given = options.read_settings(text, _MEMORY)
+    if "weights" not in given:
+        raise click.BadParameter("give weights=SIZE, too: what the model takes beside its cache, 15GiB say.")
     return GpuMemory(options.size(size), **given)
 
 
@@ -97,6 +99,8 @@ def _read_checkpoints(
             raise click.BadParameter(
                 f"{cut(text)!r} is not KIND=TOKENS, such as last=528, with one of {', '.join(KEEPINGS)}."
             )
+        if not tokens:
+            raise click.BadParameter(f"{kind} needs a distance, such as {kind}=528.")
         found.append((keeping, _DISTANCE(tokens)))
     return tuple(dict.fromkeys(found))
 
@@ -115,7 +119,7 @@ def _read_checkpoints(
 )
 @click.option(
     "--memory",
-    metavar="SIZE[,gpus=N][,weights=SIZE][,share=0.9]",
+    metavar="SIZE,weights=SIZE[,gpus=N][,share=0.9]",
     callback=_read_memory,
     help="Memory of a GPU: tell what 1, 2, 4 up to N of them (default: 8), tensor-parallel, have room for, "
     "of the share that a server takes, without the weights. Needs --model.",

@@ -94,7 +94,7 @@ def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
         "curve",
     )
     yield _table([_Point(it, row) for it in curves for row in it.document.rows])
-    yield from (Text(line) for it in curves for line in _sum_up(it.document))
+    yield from (Text(line) for it in curves for line in (*_left_out(it.document), *_sum_up(it.document)))
     if kept := [_Kept(it, of, row) for it in curves for of in it.document.checkpoints for row in of.points]:
         yield _checkpoints(kept)
     if grouped := [it for it in curves if it.document.groups]:
@@ -270,6 +270,18 @@ def _table(points: Sequence[_Point]) -> Table:
         number("left out", lambda it: Cell(show_count(it.row.skipped), None if it.row.skipped else QUIET)),
     ]
     return make_table("Capacities", points, columns, folded=len(points) > _FOLDED)
+
+
+def _left_out(document: CurveDocument) -> Iterator[str]:
+    """Say where rates are of some requests alone, and do not compare."""
+    rows = [row for row in document.rows if row.skipped]
+    if rows:
+        largest = show_count(rows[-1].capacity)
+        yield (
+            f"{document.workload.name}: up to {largest} slots, requests above half the capacity are left "
+            f"out, at most {rows[0].skipped:,} of {document.workload.requests:,}: compare tokens saved there, "
+            "not rates."
+        )
 
 
 _ENOUGH = 0.9
