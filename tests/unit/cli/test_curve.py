@@ -228,7 +228,7 @@ REFUSED = {
     "chat --prefill-rate 0": "--prefill-rate",
     "chat --capacity 80GiB": "--capacity 80GiB is memory; give --model too, which says what a token takes",
     "chat --memory 80GiB,weights=9GiB": "--memory is memory; give --model too",
-    "chat --memory 80GiB --model qwen3-8b": "give weights=SIZE, too: what the model takes beside the cache",
+    "chat --memory 80GiB --model qwen3-8b": "give weights=SIZE, too: what the model takes beside its",
     "chat --memory 80,weights=1GiB --model qwen3-8b": "'80' is not a number of bytes; write 80GiB, 512MiB",
     "chat --memory 8GiB,gpus=0 --model qwen3-8b": "gpus: 0 is not in the range 1<=x<=65536",
     "chat --memory 8GiB,heads=1 --model qwen3-8b": "is no setting here, which are gpus, share, weights",

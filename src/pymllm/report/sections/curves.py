@@ -279,8 +279,8 @@ def _left_out(document: CurveDocument) -> Iterator[str]:
         largest = show_count(rows[-1].capacity)
         yield (
             f"{document.workload.name}: up to {largest} slots, requests above half the capacity are left "
-            f"out, at most {rows[0].skipped:,} of {document.workload.requests:,}: compare tokens saved there, "
-            "not rates."
+            f"out, at most {rows[0].skipped:,} of {document.workload.requests:,}: compare tokens saved "
+            "there, not rates."
         )
 
 
