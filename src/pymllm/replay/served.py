@@ -29,6 +29,7 @@ from pymllm.text_file import cut, read_lines
 from pymllm.workloads.request import Request
 
 _REFUSALS = (400, 413, 422)
+_SAID = 300  # letters of what a server says, which has its own bound in them
 _LOOK_SECONDS = 0.2
 """Longest time without a look at the clock, so that an interrupt is heard."""
 
@@ -130,7 +131,7 @@ def ask(
     try:
         with http.stream("POST", client.path, json=body) as response:
             if response.status_code != 200:
-                said = cut(" ".join(response.read().decode(errors="replace").split()))
+                said = cut(" ".join(response.read().decode(errors="replace").split()), _SAID)
                 refusal = f"{where} answered {response.status_code}: {said}"
                 if response.status_code not in _REFUSALS:
                     raise ServerFailed(refusal)

@@ -43,6 +43,11 @@ def test_a_trace_is_sent_compared_and_goes_on(trace: Path, tmp_path: Path) -> No
         clocked = json.loads(
             typed("replay-server", trace, url, *reading, "--speed", 5, "--max-tokens", 1, "--json").stdout
         )
+        long = tmp_path / "long.jsonl"
+        long.write_text(trace.read_text(encoding="utf-8").splitlines()[-1] + "\n", encoding="utf-8")
+        nothing = typed("replay-server", long, url, *reading, "--json")
+    assert nothing.exit_code == 3
+    assert "max_tokens" in json.loads(nothing.stdout)["refusal"]
     Draft202012Validator(make_schema("replay-server")).validate(document)
     assert (document["answered"], document["refused"], document["kept"]) == (12, 1, before)
     assert [(it["kind"], it["requests"]) for it in document["kinds"]] == [("equal", 12)]

@@ -110,7 +110,7 @@ def replay_server_command(
 
     It needs pip install 'pymllm[torch,servers]'.
 
-    Exit status: 0, 2 for bad input, 3 if the server failed. After Ctrl-C or SIGTERM the results so far are
+    Exit status: 0, 2 for bad input, 3 if the server failed or answered nothing. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143.
     """
     if serial:
@@ -152,7 +152,8 @@ def replay_server_command(
     if done.failure is not None:
         complain(done.failure)
     tell(document, draw_document, as_json, done.interruption)
-    return 0 if done.failure is None else 3
+    answered = any(it.refusal is None for it in done.results.values())
+    return 0 if done.failure is None and answered else 3
 
 
 def _bounded(opened: Any) -> Iterator[Request]:
