@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from pymllm.history import operations as ops
 from pymllm.history.codec import snake_case
@@ -14,6 +15,7 @@ from pymllm.history.files import Config
 from pymllm.history.outcomes import (
     INJECTED,
     BlockBooks,
+    CacheEvent,
     Done,
     Effect,
     Failed,
@@ -24,6 +26,7 @@ from pymllm.history.outcomes import (
     Result,
     Slots,
     States,
+    ToldEvents,
     Unsupported,
 )
 
@@ -65,6 +68,10 @@ class Model(ABC):
         self.step = 0
         self.calls: list[Effect] = []
         self.sizes_told: set[str] = set()
+        self.hash_of: dict[int, int] = {}
+        self.parent_of: dict[int, int | None] = {}
+        self.path_of: dict[int, Any] = {}  # of a block whose tokens are known: all up to its end
+        self.heard: dict[Any, Any] = {}  # hash -> hash of its parent and tokens up to its end, by the events
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; nothing counts as 0."""
@@ -106,6 +113,40 @@ class Model(ABC):
     def on_malformed(self, operation: ops.Malformed, result: Result) -> None:
         """Demand any of the errors of a malformed call."""
         demand(isinstance(result, Unsupported) or is_refusal(result, self.allowed), result)
+
+    def on_take_events(self, operation: ops.TakeEvents, result: Result) -> None:
+        """Fold the events, and demand that they tell what is registered (X10)."""
+        demand(isinstance(result, ToldEvents), "no events:", result)
+        assert isinstance(result, ToldEvents)
+        for event in result.events:
+            if event.kind == "cleared":
+                self.heard = {}
+            elif event.kind == "removed":
+                for name in event.hashes:
+                    demand(name in self.heard, name, "was not there")
+                    del self.heard[name]
+            else:
+                self.hear(event)
+        due = {}
+        for block, name in self.hash_of.items():
+            parent = self.parent_of[block]
+            due[name] = (None if parent is None else self.hash_of[parent], self.path_of.get(block))
+        expect(self.heard, due)
+
+    def hear(self, event: CacheEvent) -> None:
+        """Take over blocks that an event stores, each below the one before."""
+        parent: Any = event.parent
+        path: tuple[Any, ...] | None = None if event.tokens is None else ()
+        demand(parent is None or parent in self.heard, event, "has a parent that is not there")
+        if parent is not None and path is not None:
+            path = self.heard[parent][1]
+        for at, name in enumerate(event.hashes):
+            demand(name not in self.heard, name, "is there already")
+            if path is not None:
+                size = len(event.tokens or ()) // len(event.hashes)
+                path = (*path, *(event.tokens or ())[at * size : (at + 1) * size])
+            self.heard[name] = parent, path
+            parent = name
 
 
 def is_refusal(result: Result, errors: Sequence[str]) -> bool:
