@@ -77,7 +77,8 @@ class Player:
             return step
         if isinstance(step.operation, Drop):
             self._rest()  # it may go on for a while
-        return msgspec.structs.replace(step, messages=self._heard.take())
+        messages = self._heard.take()
+        return msgspec.structs.replace(step, messages=messages, is_noisy=not self._heard.is_quiet)
 
     def _step(self, operation: Operation, threads: ThreadPoolExecutor) -> Step:
         if isinstance(operation, Ask | Burst):
