@@ -125,7 +125,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Where events are heard, ``messages`` are those that came until the server was quiet, and ``salts`` the
     texts of the namespaces that were sent, one for each answer. ``is_noisy``: it did not become quiet, so
-    that events of this step may stand behind a later one.
+    that events of this step may stand behind a later one; nor did a server whose stream was dropped.
     """
 
     operation: Operation

@@ -18,7 +18,7 @@ zmq = pytest.importorskip("zmq", reason="pyzmq of the extra servers is not insta
 from pymllm.faults.plant import planted  # noqa: E402
 from pymllm.faults.table import SERVERS, find_faults  # noqa: E402
 from pymllm.oracle.verdicts import Verdict  # noqa: E402
-from pymllm.probing import heard  # noqa: E402
+from pymllm.probing import heard, player  # noqa: E402
 from pymllm.probing.clients import connect, make_http  # noqa: E402
 from pymllm.probing.heard import Heard  # noqa: E402
 from pymllm.probing.judge import Judgement, judge  # noqa: E402
@@ -27,8 +27,11 @@ from pymllm.probing.records import (  # noqa: E402
     Ask,
     Burst,
     Cold,
+    Drop,
+    Figures,
     Head,
     History,
+    Look,
     Step,
     read_history,
     write_history,
@@ -227,6 +230,37 @@ def test_a_stream_that_never_becomes_quiet_is_waited_for_once(monkeypatch: pytes
         waited.append(talker.now - begun)
     longest, silence = pytest.approx(heard.LONGEST_SECONDS), pytest.approx(heard.QUIET_SECONDS)
     assert waited == [longest, silence, silence, silence, longest]
+
+
+class Busy(Talker):
+    """A server that others keep at work, and the quiet stream of its events."""
+
+    is_quiet = True
+
+    def figures(self) -> Figures:
+        return Figures(running=1.0)
+
+    def drop(self, *_: object) -> None:
+        pass
+
+    def take(self) -> tuple[Any, ...]:
+        return ()
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_server_that_others_use_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first look; a dropped stream may then still go on, so that its step is noisy."""
+    busy: Any = Busy()
+    monkeypatch.setattr(player, "time", busy)
+    playing = player.Player(busy, "salt", heard=busy)
+    playing.play([Look()])
+    assert busy.now == pytest.approx(player.REST_SECONDS, abs=0.1)
+    begun = busy.now
+    playing.play([Drop(Ask(1, PROMPT, 1), 1), Look()])
+    assert busy.now == begun
+    assert [step.is_noisy for step in playing.steps] == [False, True, False]
 
 
 def test_a_stream_that_never_becomes_quiet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
