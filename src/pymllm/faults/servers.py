@@ -80,6 +80,8 @@ def _probe_from(fault: Fault, plan: ProbePlan, hunt: HuntPlan) -> Detection | Mi
             if hunt.shrinks and asked.seed == hunt.seeds[0]:
                 shrink(servers, done, _SHRINK_SECONDS)
                 program = None if done.smallest is None else len(done.smallest.steps)
+                if done.interruption is not None:
+                    raise done.interruption
         return Detection(
             asked.seed,
             violation.law,

@@ -11,7 +11,7 @@ from pymllm.watching.recordings import plain_message
 QUIET_SECONDS = 0.05
 """After so long without a message nothing more is on its way."""
 LONGEST_SECONDS = 5.0
-"""How long a server may go on telling, and how long it may take until it is heard."""
+"""How long a server may go on telling; after that in vain, only until the stream was quiet once."""
 
 
 class Heard:
@@ -19,22 +19,28 @@ class Heard:
 
     ``address``: where the publisher waits, such as ``"tcp://127.0.0.1:5557"``; one that begins with
     ``tcp://*`` is where this waits for a publisher that connects. `UsageError` where ZeroMQ refuses it.
+    ``is_quiet``: the last messages taken were all that had been told.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._listener = Listener(address, bind=address.startswith("tcp://*"))
         self.has_heard = False
+        self.is_quiet = True
 
     def take(self) -> tuple[Any, ...]:
-        """Return the messages since the last call, as a recording has them, once none comes any more."""
+        """Return the messages since the last call, as a recording has them, once none comes any more.
+
+        A stream that does not become quiet is waited for `LONGEST_SECONDS` once, then for `QUIET_SECONDS`.
+        """
         heard: list[Any] = []
-        end = time.monotonic() + LONGEST_SECONDS
+        end = time.monotonic() + (LONGEST_SECONDS if self.is_quiet else QUIET_SECONDS)
         while True:
             until = min(end, time.monotonic() + QUIET_SECONDS)
             now = [it for it in self._listener.messages(until) if not isinstance(it, Silence)]
             heard += now
-            if not now or time.monotonic() >= end:
+            self.is_quiet = not now
+            if self.is_quiet or time.monotonic() >= end:
                 break
         self.has_heard |= bool(heard)
         return tuple(map(plain_message, heard))

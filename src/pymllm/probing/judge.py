@@ -152,6 +152,7 @@ class _Judging:
     _was_served: bool = False
     _doubted: float = 0.0  # largest difference that may be rounding or a fault
     _stream: StreamJudge = field(default_factory=StreamJudge)
+    _is_noisy: bool = False
     _deaf: str | None = None  # why the events say no more
 
     def step(self, number: int, step: Step) -> None:
@@ -350,6 +351,8 @@ class _Judging:
             prompts = [answer.prompt for answer, _ in asked]
             return [stream.longest_chain(*it) for it in zip(prompts, salts, strict=True)]
 
+        are_heard = not (self._is_noisy or step.is_noisy)  # the events before, and those of this step
+        self._is_noisy = step.is_noisy
         known = [chains()]
         for message in step.messages if self._deaf is None else ():
             try:
@@ -360,7 +363,7 @@ class _Judging:
             if not is_alone:
                 known.append(chains())
         for at, (id, (answer, _)) in enumerate(zip(ids, asked, strict=False)):
-            are_known = head.has_ids and answer.prompt_tokens in (None, len(answer.prompt))
+            are_known = are_heard and head.has_ids and answer.prompt_tokens in (None, len(answer.prompt))
             if answer.cached is not None and are_known and self._deaf is None:
                 stream.judge_hit(id, answer.cached, [moment[at] for moment in known])
         self._blame_events(number)
@@ -388,6 +391,10 @@ class _Judging:
             why = "no event was heard; is it the address of its publisher, and does that wait or connect?"
         if why is not None:
             reasons |= dict.fromkeys(STREAM_LAWS, why)
+        elif any(step.is_noisy for step in self.history.steps):
+            reasons["W8"] = (
+                "the stream of events did not become quiet, so nobody knows what was told before a request"
+            )
         elif self._stream.is_late:
             reasons["W8"] = "the beginning of the stream was not heard; a cleared cache would be told, too"
 

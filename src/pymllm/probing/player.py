@@ -61,6 +61,8 @@ class Player:
         self._answers: dict[int, Answer] = {}
         self._made = 0
         self._requests = 0
+        self._is_shared = False  # others were at work at the first look, so that V6 and V7 are unknown
+        self._has_looked = False
         self.steps: list[Step] = []
 
     def play(self, operations: Iterable[Operation]) -> None:
@@ -75,9 +77,9 @@ class Player:
         """Add the events that came of a step."""
         if self._heard is None:
             return step
-        if isinstance(step.operation, Drop):
-            self._rest()  # it may go on for a while
-        return msgspec.structs.replace(step, messages=self._heard.take())
+        rests = not isinstance(step.operation, Drop) or self._rest().rests  # it may go on for a while
+        messages = self._heard.take()
+        return msgspec.structs.replace(step, messages=messages, is_noisy=not (rests and self._heard.is_quiet))
 
     def _step(self, operation: Operation, threads: ThreadPoolExecutor) -> Step:
         if isinstance(operation, Ask | Burst):
@@ -136,11 +138,14 @@ class Player:
         return f"probe-{self._nonce}-cold-{secrets.token_hex(4)}"
 
     def _look(self, look: Look) -> Step:
-        return Step(operation=look, figures=self._rest())
+        figures = self._rest()
+        self._is_shared |= not (self._has_looked or figures.rests)
+        self._has_looked = True
+        return Step(operation=look, figures=figures)
 
     def _rest(self) -> Figures:
-        """Wait until the server rests, and return its metrics."""
-        until = time.monotonic() + REST_SECONDS
+        """Wait until the server rests, if it is not shared, and return its metrics."""
+        until = time.monotonic() + (0.0 if self._is_shared else REST_SECONDS)
         figures = self._client.figures()
         while not figures.rests and time.monotonic() < until:
             time.sleep(_BETWEEN_LOOKS)

@@ -124,7 +124,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An operation and its outcome: answers in the order of the requests, or a dropped stream's prompt.
 
     Where events are heard, ``messages`` are those that came until the server was quiet, and ``salts`` the
-    texts of the namespaces that were sent, one for each answer.
+    texts of the namespaces that were sent, one for each answer. ``is_noisy``: it did not become quiet, so
+    that events of this step may stand behind a later one; nor did a server whose stream was dropped.
     """
 
     operation: Operation
@@ -133,6 +134,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     figures: Figures | None = None
     messages: tuple[Any, ...] = ()
     salts: tuple[str, ...] = ()
+    is_noisy: bool = False
 
 
 Way: TypeAlias = Literal["salt", "flag", "reset", "other"]

@@ -142,7 +142,10 @@ def _played(
 
 
 def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None = None) -> None:
-    """Look for the smallest program that breaks the same law, and keep it in ``probed``."""
+    """Look for the smallest program that breaks the same law, and keep it in ``probed``.
+
+    An interrupt ends the search; the smallest program so far is kept, and so is the interrupt.
+    """
     violation, client = probed.judgement.violation, servers.client
     assert violation is not None
     if servers.renew is None and client.reset_path is None and not client.has_salts:
@@ -194,11 +197,21 @@ def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None =
                 is_over = shrinker.is_over
     except (ServerFailed, NotServed) as error:
         probed.unshrunk = f"shrinking ended early: {error}"
+    except KeyboardInterrupt as error:
+        probed.interruption = error
     probed.smallest = shrinker.smallest
-    if probed.smallest is None and probed.unshrunk is None:
-        probed.unshrunk = "it did not show again when the same requests were made once more"
     probed.tries = made + shrinker.tries
-    if probed.smallest is not None and is_over:
+    if probed.interruption is not None:
+        why = "shrinking was interrupted"
+        if probed.smallest is None:
+            probed.unshrunk = why
+        else:
+            probed.notes.append(f"perhaps not the smallest program: {why}")
+    elif probed.smallest is None:
+        probed.unshrunk = (
+            probed.unshrunk or "it did not show again when the same requests were made once more"
+        )
+    elif is_over:
         why = f"{probed.tries} tries in {seconds:g} s"
         probed.notes.append(f"perhaps not the smallest program: shrinking ended after {why}")
 

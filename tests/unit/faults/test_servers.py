@@ -6,11 +6,15 @@ import json
 
 import pytest
 
+from pymllm.faults.detection import HuntPlan, HuntTask
 from pymllm.faults.fault import Fault
 from pymllm.faults.plant import planted
-from pymllm.faults.table import PLANTED, SERVERS, bug_of
+from pymllm.faults.servers import hunt_by_probe
+from pymllm.faults.table import PLANTED, SERVERS, bug_of, find_faults
 from pymllm.probing import player
 from pymllm.probing.laws import LAWS
+from pymllm.probing.search import ProbePlan
+from pymllm.probing.shrinking import Shrinker
 from pymllm.serving.tiny_model import ARCHITECTURES
 from pymllm.watching.laws import LAWS as LAWS_OF_STREAMS
 from tests.unit.cli.typed import refused, typed
@@ -44,6 +48,18 @@ def test_a_fault_is_caught_by_a_law_of_its_list(id: str) -> None:
     assert (result.exit_code, row["caught"], found["searcher"]) == (0, True, "probe")
     assert found["law"] in row["laws"]
     assert 12 <= found["operations"] <= 42
+
+
+def test_an_interrupt_of_the_shrinking_ends_the_hunt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no detection without a smaller program."""
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Shrinker, "_shows", interrupted)
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    with pytest.raises(KeyboardInterrupt):
+        hunt_by_probe(ProbePlan(requests=20, max_tokens=2), HuntTask(fault, HuntPlan(shrinks=1)))
 
 
 def test_a_fault_that_does_not_show_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

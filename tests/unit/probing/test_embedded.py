@@ -17,11 +17,13 @@ from pymllm.probing import player
 from pymllm.probing.clients import Client, connect, make_http
 from pymllm.probing.judge import judge
 from pymllm.probing.laws import LAWS
-from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step, write_history
+from pymllm.probing.records import Ask, Cold, Head, History, Reset, Step, read_history, write_history
 from pymllm.probing.search import ProbePlan, Servers, play_again, probe, shrink
+from pymllm.probing.shrinking import Program, Shrinker
 from pymllm.probing.telling import lines_of
 from pymllm.serving.background import serving
 from pymllm.serving.service import ServerConfig, Service
+from pymllm.signals import Terminated
 from tests.unit.cli.typed import typed
 
 EMPTIES_NOTHING = Edit("pymllm.serving.service:Service._reset", "engine.evict_everything()", "pass")
@@ -100,6 +102,41 @@ def test_what_a_new_server_does_not_show_is_not_shrunk() -> None:
         shrink(replace(servers, renew=renew), done, 3)
     assert (done.smallest, len(renewed) > 3) == (None, True)
     assert "did not show again" in str(done.unshrunk)
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+@pytest.mark.parametrize("has_smaller", [True, False])
+def test_an_interrupt_of_the_shrinking_loses_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: KeyboardInterrupt,
+    status: int,
+    has_smaller: bool,
+) -> None:
+    """The violation is told, and the smallest program so far is kept; before any, the whole one is."""
+    shows = Shrinker._shows
+
+    def interrupted(self: Shrinker, program: Program) -> bool:
+        if has_smaller and self.smallest is None:
+            return shows(self, program)
+        raise error
+
+    monkeypatch.setattr(Shrinker, "_shows", interrupted)
+    (fault,) = find_faults(["B273-server"], SERVERS)
+    words = ("probe", "--demo", "--output", tmp_path, "--progress", "off", "--json")
+    with planted(fault.edits):
+        result = typed(*words, "--requests", 20, "--longest", 96, "--max-tokens", 2)
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"], document["violation"]["law"]) == (status, "violated", "V5")
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"probe-V5-whole.jsonl", *(["probe-V5.jsonl"] if has_smaller else [])}
+    assert Path(document["output"]).name == ("probe-V5.jsonl" if has_smaller else "probe-V5-whole.jsonl")
+    found = judge(read_history(Path(document["output"]))).violation
+    assert found is not None
+    assert found.law == "V5"
+    told = document["notes"][-1] if has_smaller else document["unshrunk"]
+    assert told.endswith("shrinking was interrupted")
+    assert bool(document["program"]) is has_smaller
 
 
 def test_what_is_held_for_ever_is_found_and_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

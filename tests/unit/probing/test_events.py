@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 zmq = pytest.importorskip("zmq", reason="pyzmq of the extra servers is not installed")
@@ -16,6 +18,7 @@ zmq = pytest.importorskip("zmq", reason="pyzmq of the extra servers is not insta
 from pymllm.faults.plant import planted  # noqa: E402
 from pymllm.faults.table import SERVERS, find_faults  # noqa: E402
 from pymllm.oracle.verdicts import Verdict  # noqa: E402
+from pymllm.probing import heard, player  # noqa: E402
 from pymllm.probing.clients import connect, make_http  # noqa: E402
 from pymllm.probing.heard import Heard  # noqa: E402
 from pymllm.probing.judge import Judgement, judge  # noqa: E402
@@ -24,8 +27,11 @@ from pymllm.probing.records import (  # noqa: E402
     Ask,
     Burst,
     Cold,
+    Drop,
+    Figures,
     Head,
     History,
+    Look,
     Step,
     read_history,
     write_history,
@@ -46,10 +52,10 @@ PROMPT = (1, 1, 2, 2, 3)
 @contextmanager
 def embedded(**sizes: Any) -> Iterator[Servers]:
     """A server of our own that publishes its events, and a client of both."""
-    with closing(EventPublisher(ANYWHERE)) as publisher, closing(Heard(publisher.address)) as heard:
+    with closing(EventPublisher(ANYWHERE)) as publisher, closing(Heard(publisher.address)) as hearing:
         service = Service(ServerConfig(**sizes), publisher)
         with serving(service) as url, make_http(url, 60) as http:
-            yield Servers(connect(http, "auto"), heard=heard)
+            yield Servers(connect(http, "auto"), heard=hearing)
 
 
 def stored(*blocks: int, parent: int | None = None, salt: str | None = "s", **more: Any) -> dict[str, Any]:
@@ -189,6 +195,114 @@ def test_a_prompt_that_the_server_changes_is_no_test() -> None:
     assert judged(first, step).tests.get("W8", 0) == 0
     texts = Head(**{**{it: getattr(HEAD, it) for it in HEAD.__struct_fields__}, "has_ids": False})
     assert judged(first, ask(2, 0), head=texts).tests.get("W8", 0) == 0
+
+
+class Talker:
+    """A listener to a stream that tells something all the time, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.goes_on = True
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def messages(self, until: float) -> Iterator[dict[str, Any]]:
+        self.now = max(self.now, until)
+        if self.goes_on:
+            yield message(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stream_that_never_becomes_quiet_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then only as long as silence takes, until it was quiet."""
+    talker = Talker()
+    monkeypatch.setattr(heard, "Listener", lambda *_, **__: talker)
+    monkeypatch.setattr(heard, "time", talker)
+    hearing = Heard("tcp://127.0.0.1:1")
+    waited = []
+    for goes_on in (True, True, True, False, True):
+        talker.goes_on, begun = goes_on, talker.now
+        assert bool(hearing.take()) is goes_on
+        assert hearing.is_quiet is not goes_on
+        waited.append(talker.now - begun)
+    longest, silence = pytest.approx(heard.LONGEST_SECONDS), pytest.approx(heard.QUIET_SECONDS)
+    assert waited == [longest, silence, silence, silence, longest]
+
+
+class Busy(Talker):
+    """A server that others keep at work, and the quiet stream of its events."""
+
+    is_quiet = True
+
+    def figures(self) -> Figures:
+        return Figures(running=1.0)
+
+    def drop(self, *_: object) -> None:
+        pass
+
+    def take(self) -> tuple[Any, ...]:
+        return ()
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_server_that_others_use_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first look; a dropped stream may then still go on, so that its step is noisy."""
+    busy: Any = Busy()
+    monkeypatch.setattr(player, "time", busy)
+    playing = player.Player(busy, "salt", heard=busy)
+    playing.play([Look()])
+    assert busy.now == pytest.approx(player.REST_SECONDS, abs=0.1)
+    begun = busy.now
+    playing.play([Drop(Ask(1, PROMPT, 1), 1), Look()])
+    assert busy.now == begun
+    assert [step.is_noisy for step in playing.steps] == [False, True, False]
+
+
+def test_a_stream_that_never_becomes_quiet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a note; what requests hit by it is unknown, since events may come behind a later request."""
+    monkeypatch.setattr(heard, "LONGEST_SECONDS", 0.2)
+    ends = threading.Event()
+    with serving(Service(ServerConfig())) as url, zmq.Context() as context, context.socket(zmq.PUB) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+        def talk() -> None:
+            number = 0
+            while not ends.wait(0.001):
+                batch = msgspec.msgpack.encode([0.0, [{"type": "AllBlocksCleared"}], 0])
+                socket.send_multipart([b"kv", number.to_bytes(8, "big"), batch])
+                number += 1
+
+        talks = threading.Thread(target=talk)
+        talks.start()
+        try:
+            words = ("probe", url, "--requests", 2, "--json", "--progress", "off", "--shrink-seconds", 0)
+            result = typed(*words, "--events", f"tcp://127.0.0.1:{port}", "--without", "W1")
+        finally:
+            ends.set()
+            talks.join()
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"]) == (3, "unknown"), result.output
+    assert any("the stream of events did not become quiet" in note for note in document["notes"])
+    (law,) = [law for law in document["laws"] if law["id"] == "W8"]
+    assert (law["verdict"], law["tests"]) == ("unknown", 0)
+    assert law["reason"].startswith("the stream of events did not become quiet")
+
+
+def test_what_a_noisy_stream_leaves_for_later_is_no_test() -> None:
+    """Neither in its own step nor in the next one; behind a quiet one requests are judged again."""
+    first = ask(1, 0, message(0, stored(1)))
+    noisy = Step(operation=Ask(2, PROMPT, 1), answers=first.answers, salts=("s",), is_noisy=True)
+    late = ask(3, 4, message(1, stored(2, parent=1)))
+    found = judged(first, noisy, late)
+    assert (found.violation, found.tests.get("W8", 0)) == (None, 0)
+    found = judged(first, noisy, late, ask(4, 0))
+    assert found.violation is not None
+    assert (found.violation.law, found.violation.step) == ("W8", 4)
 
 
 def test_the_command_tells_both(tmp_path: Path) -> None:

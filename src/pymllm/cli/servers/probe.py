@@ -51,7 +51,7 @@ pymllm probe --judge FILE               judge a file by its answers alone
 It needs pip install 'pymllm[servers]', and --demo torch, too.
 
 Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law was not tested or the server
-failed.
+failed. After Ctrl-C or SIGTERM what was found so far is told and kept, and the status is 130 or 143.
 """
 _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 
@@ -454,7 +454,13 @@ def _differences(judgement: Judgement) -> Iterator[ProbeDifference]:
 def _notes(done: Probed) -> Iterator[str]:
     """Yield what a reader of the verdict has to know."""
     yield from done.notes
-    answers = [answer for step in done.history.steps for answer in step.answers]
+    steps = done.history.steps
+    answers = [answer for step in steps for answer in step.answers]
+    if noisy := sum(step.is_noisy for step in steps):
+        yield (
+            f"behind {noisy:,} of {len(steps):,} steps the stream of events did not become quiet; the probe "
+            "waited in vain, and judges no W8 there: is the server yours alone?"
+        )
     if not done.history.head.has_ids:
         yield "prompts were sent as texts: the server refuses token ids, or counts other ones"
     tells_cached = any(answer.cached is not None for answer in answers)
