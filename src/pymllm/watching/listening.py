@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from pymllm.errors import UsageError
 from pymllm.text_file import cut
@@ -21,6 +22,8 @@ MESSAGE_LIMIT = 2**26
 """Most bytes of a message: a batch of ten thousand blocks fits."""
 REPLAY_SECONDS = 10.0
 """Longest wait for messages that were missed."""
+DROP_SECONDS = 1.0
+"""Longest wait for an event that tells why a connection ended; ZeroMQ connects again within 0.1 s."""
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -53,6 +56,11 @@ class Listener:
     def __init__(self, address: str, *, bind: bool = False, replay: str | None = None) -> None:
         self._context = zmq.Context()
         self._replay = replay
+        self._address = address
+        # A subscriber connects again where the publisher has ended, and does not where it has refused bytes
+        # itself. One that waits is connected to again at once where it refused them.
+        self._tells = zmq.EVENT_ACCEPTED if bind else zmq.EVENT_CONNECT_RETRIED
+        self._is_refused_where_told = bind
         self.asked = self.recovered = 0
         try:
             self._socket = self._context.socket(zmq.SUB)
@@ -60,6 +68,7 @@ class Listener:
             self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
             self._socket.setsockopt(zmq.RCVHWM, 100_000)
             self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | self._tells)
             (self._socket.bind if bind else self._socket.connect)(address)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -76,21 +85,51 @@ class Listener:
         """Yield messages as they come, and each second without one, up to a time of `time.monotonic`.
 
         Missed messages are asked for where a replay address is known, and stand in their place.
+
+        Raises
+        ------
+        UsageError
+            If a message is none of a publisher of events, or ZeroMQ refused one, such as one that is too long.
         """
         last: dict[str, int] = {}
         heard = time.monotonic()
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
         while until is None or time.monotonic() < until:
             left = 1.0 if until is None else min(1.0, until - time.monotonic())
-            if not self._socket.poll(max(1, int(left * 1000))):
+            ready = dict(poller.poll(max(1, int(left * 1000))))
+            if not ready:
                 yield Silence(time.monotonic() - heard)
-                continue
-            heard = time.monotonic()
-            plain = read_parts(self._socket.recv_multipart())
-            topic, number = plain["topic"], plain["seq"]
-            if topic in last and number > last[topic] + 1 and self._replay is not None:
-                yield from self._ask(topic, last[topic] + 1, number)
-            last[topic] = number
-            yield plain
+            elif self._monitor in ready:
+                if self._next_event() == zmq.EVENT_DISCONNECTED:
+                    while self._socket.poll(0):  # what came before the end
+                        yield from self._receive(last)
+                    self._ask_for_the_end()
+            else:
+                heard = time.monotonic()
+                yield from self._receive(last)
+
+    def _receive(self, last: dict[str, int]) -> Iterator[dict[str, Any]]:
+        """Yield the next message, and those that were missed before it; ``last``: the last number by topic."""
+        plain = read_parts(self._socket.recv_multipart())
+        topic, number = plain["topic"], plain["seq"]
+        if topic in last and number > last[topic] + 1 and self._replay is not None:
+            yield from self._ask(topic, last[topic] + 1, number)
+        last[topic] = number
+        yield plain
+
+    def _ask_for_the_end(self) -> None:
+        """Raise a `UsageError` where a connection was ended by this side, for what came."""
+        is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
+        if bool(is_told) == self._is_refused_where_told:
+            raise UsageError(
+                f"{self._address}: ZeroMQ refused what came and ended the connection: a message has at most "
+                f"{MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
+            )
+
+    def _next_event(self) -> int:
+        return int(parse_monitor_message(self._monitor.recv_multipart())["event"])
 
     def _ask(self, topic: str, first: int, end: int) -> Iterator[dict[str, Any]]:
         """Yield the messages from one number to before another, as far as the publisher still has them.

@@ -28,8 +28,11 @@ def parts_of(plain: dict[str, Any]) -> list[bytes]:
 
 
 @contextmanager
-def publishing(parts: list[list[bytes]], *, connects_to: str = "") -> Iterator[str]:
-    """A publisher that tells all of its messages once somebody listens; yields its address."""
+def publishing(parts: list[list[bytes]], *, connects_to: str = "", lives: float = 0.0) -> Iterator[str]:
+    """A publisher that tells all of its messages once somebody listens; yields its address.
+
+    ``lives``: so many seconds behind the last message it ends, if not 0.
+    """
     context = zmq.Context()
     socket = context.socket(zmq.XPUB)
     socket.setsockopt(zmq.LINGER, 0)
@@ -42,6 +45,9 @@ def publishing(parts: list[list[bytes]], *, connects_to: str = "") -> Iterator[s
             socket.recv()  # a subscription
             for it in parts:
                 socket.send_multipart(it)
+            if lives:
+                time.sleep(lives)
+                socket.close()
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -131,6 +137,41 @@ def test_a_replay_address_without_an_answer_is_asked_once(monkeypatch: pytest.Mo
             found, listener = heard(address, len(told), replay=replay)
     assert found == MESSAGES[:20:2]
     assert (listener.asked, listener.recovered) == (1, 0)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_message_that_is_too_long_ends_the_stream(bind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what came before it: ZeroMQ drops the connection, and nothing of it is heard any more."""
+    monkeypatch.setattr("pymllm.watching.listening.MESSAGE_LIMIT", 5000)
+    all_parts = [parts_of(it) for it in MESSAGES]
+    told = [*all_parts[:10], [b"kv", b"12345678", b"\x91" * 6000]]
+    with zmq.Context() as context, context.socket(zmq.PUB) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    waits = f"tcp://127.0.0.1:{port}" if bind else ""
+    listener = Listener(waits, bind=True) if bind else None
+    with publishing(told, connects_to=waits) as address:
+        listener = listener or Listener(address)
+        found: list[Any] = []
+        with pytest.raises(UsageError, match=f"{address}: .* at most 5,000 bytes"):
+            for it in listener.messages(time.monotonic() + LONGEST):
+                found.append(it)
+        listener.close()
+    assert [it for it in found if not isinstance(it, Silence)] == MESSAGES[:10]
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_publisher_that_ends_may_come_again(bind: bool) -> None:
+    """Its end is no fault; nobody knows yet whether another one comes."""
+    with zmq.Context() as context, context.socket(zmq.PUB) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    waits = f"tcp://127.0.0.1:{port}" if bind else ""
+    listener = Listener(waits, bind=True) if bind else None
+    with publishing([parts_of(it) for it in MESSAGES], connects_to=waits, lives=0.2) as address:
+        listener = listener or Listener(address)
+        found = [*listener.messages(time.monotonic() + 3.0)]
+        listener.close()
+    assert [it for it in found if not isinstance(it, Silence)] == MESSAGES
+    assert isinstance(found[-1], Silence)
 
 
 def test_silence_is_told_each_second() -> None:
