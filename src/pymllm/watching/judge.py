@@ -196,7 +196,7 @@ class StreamJudge:
             producer.clear()
             producer.recent.clear()
         else:
-            seen = laws.NumberSeen(last, number, is_repeated)
+            seen = laws.NumberSeen(last, number, is_repeated, number in producer.recent)
             self._ask("W1", laws.w1(seen), message, 0)
             if is_repeated or number <= last:
                 return False

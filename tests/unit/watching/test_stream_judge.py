@@ -194,6 +194,25 @@ def test_what_is_told_behind_a_gap_is_judged() -> None:
     assert broken(judge) == {"W1": 1, "W5": 1, "W7": 1}
 
 
+@pytest.mark.parametrize(
+    ("number", "path", "what", "observed"),
+    [
+        (2, (3,), "a number that came before", "number 2 again, with the same events"),
+        (2, (4,), "a number that came before", "number 2 again, with other events"),
+        (1, (4,), "a number out of order", "number 1 behind number 2"),
+        (9, (4,), "a gap in the numbers", "number 9"),
+    ],
+)
+def test_a_wrong_number_is_told_for_what_it_is(
+    number: int, path: tuple[int, ...], what: str, observed: str
+) -> None:
+    """Number 1 was never heard; a number that came is told with whether its events are the same."""
+    judge = feed(StreamJudge(), [stored([(3,)])], start=2)
+    feed(judge, [stored([path])], start=number)
+    it = judge.first["W1"]
+    assert (it.what, it.expected, it.observed) == (what, "number 3", observed)
+
+
 def test_a_producer_that_starts_anew_has_nothing() -> None:
     """Number 0 with other events is a new beginning, and no fault."""
     judge = feed(StreamJudge(), [stored([(1,)])], [stored([(2,)])])
