@@ -24,6 +24,7 @@ REPLAY_SECONDS = 10.0
 """Longest wait for messages that were missed."""
 DROP_SECONDS = 1.0
 """Longest wait for an event that tells why a connection ended; ZeroMQ connects again within 0.1 s."""
+_MOST_PORT = 65535
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -50,10 +51,14 @@ class Listener:
     Raises
     ------
     UsageError
-        If ZeroMQ refuses an address.
+        If ZeroMQ refuses an address, or its port is above 65535.
     """
 
     def __init__(self, address: str, *, bind: bool = False, replay: str | None = None) -> None:
+        for each in (address, replay or ""):
+            _, _, port = each.rpartition(":")
+            if each.startswith("tcp://") and port.isdecimal() and int(port) > _MOST_PORT:
+                raise UsageError(f"{each}: a port is at most {_MOST_PORT}, got {cut(port)}")
         self._context = zmq.Context()
         self._replay = replay
         self._address = address

@@ -209,6 +209,14 @@ def test_an_address_that_cannot_be_had_is_refused() -> None:
             Listener(address, bind=True)
 
 
+@pytest.mark.parametrize("role", ["address", "replay"])
+def test_a_port_that_no_host_has_is_refused(role: str) -> None:
+    """ZeroMQ takes it, and connects nowhere."""
+    addresses = {"address": "tcp://127.0.0.1:5557", role: "tcp://127.0.0.1:65536"}
+    with pytest.raises(UsageError, match=r"tcp://127.0.0.1:65536: a port is at most 65535, got 65536"):
+        Listener(**addresses)
+
+
 # -- as a command ------------------------------------------------------------------------------------------
 
 
