@@ -94,7 +94,7 @@ class Listener:
         Raises
         ------
         UsageError
-            If a message is none of a publisher of events, or ZeroMQ refused one, such as one that is too long.
+            If a message cannot be read, or ZeroMQ refused one, such as one that is too long.
         """
         last: dict[str, int] = {}
         heard = time.monotonic()
@@ -107,31 +107,33 @@ class Listener:
             if not ready:
                 yield Silence(time.monotonic() - heard)
             elif self._monitor in ready:
-                if self._next_event() == zmq.EVENT_DISCONNECTED:
-                    while self._socket.poll(0):  # what came before the end
-                        yield from self._receive(last)
-                    self._ask_for_the_end()
+                if self._next_event() == zmq.EVENT_DISCONNECTED and self._is_refused():
+                    waiting = []
+                    while self._socket.poll(0):  # what came before, and nothing of a connection made anew
+                        waiting.append(self._socket.recv_multipart())
+                    for parts in waiting:
+                        yield from self._take(last, parts)
+                    raise UsageError(
+                        f"{self._address}: ZeroMQ refused what came and ended the connection: a message has "
+                        f"at most {MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
+                    )
             else:
                 heard = time.monotonic()
-                yield from self._receive(last)
+                yield from self._take(last, self._socket.recv_multipart())
 
-    def _receive(self, last: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the next message, and those that were missed before it; ``last``: the last number by topic."""
-        plain = read_parts(self._socket.recv_multipart())
+    def _take(self, last: dict[str, int], parts: list[bytes]) -> Iterator[dict[str, Any]]:
+        """Yield the messages that were missed before one, and it; ``last``: the last number by topic."""
+        plain = read_parts(parts)
         topic, number = plain["topic"], plain["seq"]
         if topic in last and number > last[topic] + 1 and self._replay is not None:
             yield from self._ask(topic, last[topic] + 1, number)
         last[topic] = number
         yield plain
 
-    def _ask_for_the_end(self) -> None:
-        """Raise a `UsageError` where a connection was ended by this side, for what came."""
+    def _is_refused(self) -> bool:
+        """Tell whether a connection that ended was ended by this side, for what came."""
         is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
-        if bool(is_told) == self._is_refused_where_told:
-            raise UsageError(
-                f"{self._address}: ZeroMQ refused what came and ended the connection: a message has at most "
-                f"{MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
-            )
+        return bool(is_told) == self._is_refused_where_told
 
     def _next_event(self) -> int:
         return int(parse_monitor_message(self._monitor.recv_multipart())["event"])

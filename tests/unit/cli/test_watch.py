@@ -72,7 +72,7 @@ def test_a_spoiled_line_ends_the_stream_and_what_came_before_is_judged(write: Wr
     """Unknown, unless a law was broken before; half a line at the end is nobody's fault."""
     result = typed("watch", write(tail='{"seq": \n{"seq": 200}\n'))
     assert result.exit_code == 3
-    assert "UNKNOWN   the stream ended early; until then none of 6 laws that apply was broken" in result.stdout
+    assert "UNKNOWN   the stream ended early; none of 6 laws that apply was broken before" in result.stdout
     assert "ended early: line 201 of " in result.stdout
     assert typed("watch", write("gap", tail="hello\n")).exit_code == 1
     other = typed("watch", write(tail='{"hello": 1}\n'))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -151,12 +152,11 @@ def test_a_message_that_is_too_long_ends_the_stream(bind: bool, monkeypatch: pyt
     listener = Listener(waits, bind=True) if bind else None
     with publishing(told, connects_to=waits) as address:
         listener = listener or Listener(address)
-        found: list[Any] = []
+        messages = (it for it in listener.messages(time.monotonic() + LONGEST) if not isinstance(it, Silence))
+        assert [next(messages) for _ in range(10)] == MESSAGES[:10]
         with pytest.raises(UsageError, match=f"{address}: .* at most 5,000 bytes"):
-            for it in listener.messages(time.monotonic() + LONGEST):
-                found.append(it)
+            next(messages)
         listener.close()
-    assert [it for it in found if not isinstance(it, Silence)] == MESSAGES[:10]
 
 
 @pytest.mark.parametrize("bind", [False, True])
@@ -168,10 +168,11 @@ def test_a_publisher_that_ends_may_come_again(bind: bool) -> None:
     listener = Listener(waits, bind=True) if bind else None
     with publishing([parts_of(it) for it in MESSAGES], connects_to=waits, lives=0.2) as address:
         listener = listener or Listener(address)
-        found = [*listener.messages(time.monotonic() + 3.0)]
+        told = listener.messages(time.monotonic() + LONGEST)
+        messages = (it for it in told if not isinstance(it, Silence))
+        assert [next(messages) for _ in MESSAGES] == MESSAGES
+        assert all(isinstance(next(told), Silence) for _ in range(2))
         listener.close()
-    assert [it for it in found if not isinstance(it, Silence)] == MESSAGES
-    assert isinstance(found[-1], Silence)
 
 
 def test_silence_is_told_each_second() -> None:
@@ -235,14 +236,17 @@ def test_a_stream_is_recorded_and_judged(tmp_path: Path) -> None:
 
 
 def test_a_message_that_cannot_be_read_ends_the_stream_and_loses_nothing(tmp_path: Path) -> None:
-    """What came before is judged and recorded."""
+    """What came before is judged and recorded, and so is why it ended: the recording says the same again."""
     file = tmp_path / "events.jsonl"
     told = [*(parts_of(it) for it in MESSAGES[:10]), [b"kv", b"12345678", b"\xc1"]]
     with publishing(told) as address:
         ended = typed("watch", address, "--record", str(file), "--for", "20")
     assert ended.exit_code == 3
     assert "ended early: a message that is no MessagePack" in ended.stdout
-    assert len(file.read_text(encoding="utf-8").splitlines()) == 10
+    *messages, _ = file.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(it) for it in messages] == MESSAGES[:10]
+    again = typed("watch", str(file))
+    assert (again.exit_code, again.stdout.count("ended early: a message that is no MessagePack")) == (3, 1)
 
 
 def test_silence_is_said_with_the_way_out() -> None:

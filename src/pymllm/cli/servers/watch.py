@@ -234,6 +234,8 @@ def _listen(
                     break
         except UsageError as error:
             stream.failure = str(error)
+            if recorder is not None:
+                recorder.write_end(stream.failure)
         except KeyboardInterrupt:
             complain("interrupted: the verdict is of what came until now")
         stream.missed, stream.recovered = listener.asked, listener.recovered
