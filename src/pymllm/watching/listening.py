@@ -97,16 +97,14 @@ class Listener:
             If a message cannot be read, or ZeroMQ refused one, such as one that is too long.
         """
         last: dict[str, int] = {}
-        heard = time.monotonic()
+        heard = told = time.monotonic()
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         while until is None or time.monotonic() < until:
             left = 1.0 if until is None else min(1.0, until - time.monotonic())
             ready = dict(poller.poll(max(1, int(left * 1000))))
-            if not ready:
-                yield Silence(time.monotonic() - heard)
-            elif self._monitor in ready:
+            if self._monitor in ready:
                 if self._next_event() == zmq.EVENT_DISCONNECTED and self._is_refused():
                     waiting = []
                     while self._socket.poll(0):  # what came before, and nothing of a connection made anew
@@ -117,9 +115,13 @@ class Listener:
                         f"{self._address}: ZeroMQ refused what came and ended the connection: a message has "
                         f"at most {MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
                     )
-            else:
+            elif ready:
                 heard = time.monotonic()
                 yield from self._take(last, self._socket.recv_multipart())
+                told = time.monotonic()
+            if not ready or time.monotonic() - told >= 1.0:  # each try to connect again is an event, too
+                told = time.monotonic()
+                yield Silence(told - heard)
 
     def _take(self, last: dict[str, int], parts: list[bytes]) -> Iterator[dict[str, Any]]:
         """Yield the messages that were missed before one, and it; ``last``: the last number by topic."""
