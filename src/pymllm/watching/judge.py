@@ -58,11 +58,11 @@ class _Producer:
     windows: set[int] = field(default_factory=set)  # groups that keep a window
     places: dict[Place, int] = field(default_factory=dict)  # of all that was ever stored: tokens of a block
 
-    def clear(self) -> None:
-        """Forget all blocks: nothing is there."""
+    def clear(self, is_whole: bool = True) -> None:
+        """Forget all blocks: nothing is there, or behind a gap it is not known what is."""
         self.blocks.clear()
         self.contents.clear()
-        self.copies, self.is_whole = 0, True
+        self.copies, self.is_whole = 0, is_whole
 
 
 class StreamJudge:
@@ -196,11 +196,12 @@ class StreamJudge:
             producer.clear()
             producer.recent.clear()
         else:
-            seen = laws.NumberSeen(last, number, is_repeated)
+            seen = laws.NumberSeen(last, number, is_repeated, number in producer.recent)
             self._ask("W1", laws.w1(seen), message, 0)
             if is_repeated or number <= last:
                 return False
-            producer.is_whole &= number == last + 1
+            if number > last + 1:  # what was missed may have stored, removed or cleared anything
+                producer.clear(is_whole=False)
         producer.last = number
         producer.recent[number] = digest
         if len(producer.recent) > RECENT:

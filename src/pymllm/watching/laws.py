@@ -15,11 +15,15 @@ from pymllm.watching.events import Hash, Stored
 
 @dataclass(frozen=True, slots=True)
 class NumberSeen:
-    """A message's number beside the last one of its producer, and whether this very message came before."""
+    """A message's number beside the last one of its producer.
+
+    ``is_repeated``: whether this very message came before; ``is_taken``: whether one of this number did.
+    """
 
     last: int
     number: int
     is_repeated: bool
+    is_taken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,12 @@ def w1(seen: NumberSeen) -> Found:
     -------
     vLLM and sglang number each message and keep the last ones for whoever asks (`replay_endpoint`).
     """
-    if seen.is_repeated:
-        return Broken("a message that came before", f"number {seen.last + 1}", f"number {seen.number} again")
     expected = f"number {seen.last + 1}"
+    if seen.is_taken:
+        events = "the same events" if seen.is_repeated else "other events"
+        return Broken("a number that came before", expected, f"number {seen.number} again, with {events}")
+    if seen.number <= seen.last:
+        return Broken("a number out of order", expected, f"number {seen.number} behind number {seen.last}")
     return demand(seen.number == seen.last + 1, "a gap in the numbers", expected, f"number {seen.number}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from pymllm.errors import UsageError
 from pymllm.text_file import cut
@@ -21,6 +22,9 @@ MESSAGE_LIMIT = 2**26
 """Most bytes of a message: a batch of ten thousand blocks fits."""
 REPLAY_SECONDS = 10.0
 """Longest wait for messages that were missed."""
+DROP_SECONDS = 1.0
+"""Longest wait for an event that tells why a connection ended; ZeroMQ connects again within 0.1 s."""
+_MOST_PORT = 65535
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -47,12 +51,21 @@ class Listener:
     Raises
     ------
     UsageError
-        If ZeroMQ refuses an address.
+        If ZeroMQ refuses an address, or its port is above 65535.
     """
 
     def __init__(self, address: str, *, bind: bool = False, replay: str | None = None) -> None:
+        for each in (address, replay or ""):
+            _, _, port = each.rpartition(":")
+            if each.startswith("tcp://") and port.isdecimal() and int(port) > _MOST_PORT:
+                raise UsageError(f"{each}: a port is at most {_MOST_PORT}, got {cut(port)}")
         self._context = zmq.Context()
         self._replay = replay
+        self._address = address
+        # A subscriber connects again where the publisher has ended, and does not where it has refused bytes
+        # itself. One that waits is connected to again at once where it refused them.
+        self._tells = zmq.EVENT_ACCEPTED if bind else zmq.EVENT_CONNECT_RETRIED
+        self._is_refused_where_told = bind
         self.asked = self.recovered = 0
         try:
             self._socket = self._context.socket(zmq.SUB)
@@ -60,6 +73,7 @@ class Listener:
             self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
             self._socket.setsockopt(zmq.RCVHWM, 100_000)
             self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | self._tells)
             (self._socket.bind if bind else self._socket.connect)(address)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -76,21 +90,55 @@ class Listener:
         """Yield messages as they come, and each second without one, up to a time of `time.monotonic`.
 
         Missed messages are asked for where a replay address is known, and stand in their place.
+
+        Raises
+        ------
+        UsageError
+            If a message cannot be read, or ZeroMQ refused one, such as one that is too long.
         """
         last: dict[str, int] = {}
-        heard = time.monotonic()
+        heard = told = time.monotonic()
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
         while until is None or time.monotonic() < until:
             left = 1.0 if until is None else min(1.0, until - time.monotonic())
-            if not self._socket.poll(max(1, int(left * 1000))):
-                yield Silence(time.monotonic() - heard)
-                continue
-            heard = time.monotonic()
-            plain = read_parts(self._socket.recv_multipart())
-            topic, number = plain["topic"], plain["seq"]
-            if topic in last and number > last[topic] + 1 and self._replay is not None:
-                yield from self._ask(topic, last[topic] + 1, number)
-            last[topic] = number
-            yield plain
+            ready = dict(poller.poll(max(1, int(left * 1000))))
+            if self._monitor in ready:
+                if self._next_event() == zmq.EVENT_DISCONNECTED and self._is_refused():
+                    waiting = []
+                    while self._socket.poll(0):  # what came before, and nothing of a connection made anew
+                        waiting.append(self._socket.recv_multipart())
+                    for parts in waiting:
+                        yield from self._take(last, parts)
+                    raise UsageError(
+                        f"{self._address}: ZeroMQ refused what came and ended the connection: a message has "
+                        f"at most {MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
+                    )
+            elif ready:
+                heard = time.monotonic()
+                yield from self._take(last, self._socket.recv_multipart())
+                told = time.monotonic()
+            if not ready or time.monotonic() - told >= 1.0:  # each try to connect again is an event, too
+                told = time.monotonic()
+                yield Silence(told - heard)
+
+    def _take(self, last: dict[str, int], parts: list[bytes]) -> Iterator[dict[str, Any]]:
+        """Yield the messages that were missed before one, and it; ``last``: the last number by topic."""
+        plain = read_parts(parts)
+        topic, number = plain["topic"], plain["seq"]
+        if topic in last and number > last[topic] + 1 and self._replay is not None:
+            yield from self._ask(topic, last[topic] + 1, number)
+        last[topic] = number
+        yield plain
+
+    def _is_refused(self) -> bool:
+        """Tell whether a connection that ended was ended by this side, for what came."""
+        is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
+        return bool(is_told) == self._is_refused_where_told
+
+    def _next_event(self) -> int:
+        return int(parse_monitor_message(self._monitor.recv_multipart())["event"])
 
     def _ask(self, topic: str, first: int, end: int) -> Iterator[dict[str, Any]]:
         """Yield the messages from one number to before another, as far as the publisher still has them.

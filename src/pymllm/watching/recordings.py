@@ -10,6 +10,8 @@ from typing import Any
 from pymllm.errors import UsageError
 from pymllm.text_file import read_json, read_lines
 
+ENDED = "ended_early"
+"""The one field of a recording's last line where a stream ended early: why it did."""
 LIMIT = 2**38
 """Most bytes of a recording, which is read line by line."""
 
@@ -22,7 +24,7 @@ def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
     TraceError
         If the file cannot be read.
     UsageError
-        If a line is no JSON; the lines before it were yielded.
+        If a line is no JSON, or tells why the stream ended early; the lines before it were yielded.
     """
     for number, line in read_lines(path, limit=LIMIT):
         if not line.endswith("\n"):
@@ -33,9 +35,12 @@ def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
                 return
         if line.strip():
             try:
-                yield number, read_json(line)
+                plain = read_json(line)
             except ValueError as error:
                 raise UsageError(f"line {number} of {path}: {error}") from None
+            if isinstance(plain, dict) and plain.keys() == {ENDED}:
+                raise UsageError(str(plain[ENDED]))
+            yield number, plain
 
 
 class Recorder:
@@ -64,6 +69,10 @@ class Recorder:
         """Write a message; bytes in it as hexadecimal text, as events have them."""
         self._file.write(_dump(plain) + "\n")
         self._file.flush()
+
+    def write_end(self, why: str) -> None:
+        """Write why the stream ended early, so that whoever reads the recording knows it, too."""
+        self.write({ENDED: why})
 
     def close(self) -> None:
         """Close the file."""

@@ -72,6 +72,7 @@ def test_a_spoiled_line_ends_the_stream_and_what_came_before_is_judged(write: Wr
     """Unknown, unless a law was broken before; half a line at the end is nobody's fault."""
     result = typed("watch", write(tail='{"seq": \n{"seq": 200}\n'))
     assert result.exit_code == 3
+    assert "UNKNOWN   the stream ended early; none of 6 laws that apply was broken before" in result.stdout
     assert "ended early: line 201 of " in result.stdout
     assert typed("watch", write("gap", tail="hello\n")).exit_code == 1
     other = typed("watch", write(tail='{"hello": 1}\n'))
@@ -91,6 +92,9 @@ def test_what_makes_no_sense_is_refused(write: Write, tmp_path: Path) -> None:
     refused("watch", path, "--record", "x.jsonl", words="is a file, not an address; leave it out")
     refused("watch", path, "--for", "3", words="--for: ")
     refused("watch", "http://127.0.0.1:1", words="an address begins with tcp:// or ipc://")
+    for arguments in ((), ("--for", "3")):
+        words = "127.0.0.1:15557: there is no such file; as an address write tcp://127.0.0.1:15557"
+        refused("watch", "127.0.0.1:15557", *arguments, words=words)
     refused("watch", tmp_path / "none.jsonl", words="none.jsonl")
     refused("watch", path, "--without", "W9", words="W9")
 

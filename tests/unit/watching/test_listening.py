@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +29,11 @@ def parts_of(plain: dict[str, Any]) -> list[bytes]:
 
 
 @contextmanager
-def publishing(parts: list[list[bytes]], *, connects_to: str = "") -> Iterator[str]:
-    """A publisher that tells all of its messages once somebody listens; yields its address."""
+def publishing(parts: list[list[bytes]], *, connects_to: str = "", lives: float = 0.0) -> Iterator[str]:
+    """A publisher that tells all of its messages once somebody listens; yields its address.
+
+    ``lives``: so many seconds behind the last message it ends, if not 0.
+    """
     context = zmq.Context()
     socket = context.socket(zmq.XPUB)
     socket.setsockopt(zmq.LINGER, 0)
@@ -42,6 +46,9 @@ def publishing(parts: list[list[bytes]], *, connects_to: str = "") -> Iterator[s
             socket.recv()  # a subscription
             for it in parts:
                 socket.send_multipart(it)
+            if lives:
+                time.sleep(lives)
+                socket.close()
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -133,6 +140,42 @@ def test_a_replay_address_without_an_answer_is_asked_once(monkeypatch: pytest.Mo
     assert (listener.asked, listener.recovered) == (1, 0)
 
 
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_message_that_is_too_long_ends_the_stream(bind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what came before it: ZeroMQ drops the connection, and nothing of it is heard any more."""
+    monkeypatch.setattr("pymllm.watching.listening.MESSAGE_LIMIT", 5000)
+    all_parts = [parts_of(it) for it in MESSAGES]
+    told = [*all_parts[:10], [b"kv", b"12345678", b"\x91" * 6000]]
+    with zmq.Context() as context, context.socket(zmq.PUB) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    waits = f"tcp://127.0.0.1:{port}" if bind else ""
+    listener = Listener(waits, bind=True) if bind else None
+    with publishing(told, connects_to=waits) as address:
+        listener = listener or Listener(address)
+        messages = (it for it in listener.messages(time.monotonic() + LONGEST) if not isinstance(it, Silence))
+        assert [next(messages) for _ in range(10)] == MESSAGES[:10]
+        with pytest.raises(UsageError, match=f"{address}: .* at most 5,000 bytes"):
+            next(messages)
+        listener.close()
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_publisher_that_ends_may_come_again(bind: bool) -> None:
+    """Its end is no fault; nobody knows yet whether another one comes."""
+    with zmq.Context() as context, context.socket(zmq.PUB) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    waits = f"tcp://127.0.0.1:{port}" if bind else ""
+    listener = Listener(waits, bind=True) if bind else None
+    with publishing([parts_of(it) for it in MESSAGES], connects_to=waits, lives=0.2) as address:
+        listener = listener or Listener(address)
+        told = listener.messages(time.monotonic() + LONGEST)
+        messages = (it for it in told if not isinstance(it, Silence))
+        assert [next(messages) for _ in MESSAGES] == MESSAGES
+        assert isinstance(next(told), Silence)
+        assert isinstance(next(told), Silence)
+        listener.close()
+
+
 def test_silence_is_told_each_second() -> None:
     """So that whoever listens can say that nothing comes."""
     with zmq.Context() as context, context.socket(zmq.PUB) as quiet:
@@ -168,6 +211,14 @@ def test_an_address_that_cannot_be_had_is_refused() -> None:
             Listener(address, bind=True)
 
 
+@pytest.mark.parametrize("role", ["address", "replay"])
+def test_a_port_that_no_host_has_is_refused(role: str) -> None:
+    """ZeroMQ takes it, and connects nowhere."""
+    addresses = {"address": "tcp://127.0.0.1:5557", role: "tcp://127.0.0.1:65536"}
+    with pytest.raises(UsageError, match=r"tcp://127.0.0.1:65536: a port is at most 65535, got 65536"):
+        Listener(**addresses)
+
+
 # -- as a command ------------------------------------------------------------------------------------------
 
 
@@ -186,14 +237,17 @@ def test_a_stream_is_recorded_and_judged(tmp_path: Path) -> None:
 
 
 def test_a_message_that_cannot_be_read_ends_the_stream_and_loses_nothing(tmp_path: Path) -> None:
-    """What came before is judged and recorded."""
+    """What came before is judged and recorded, and so is why it ended: the recording says the same again."""
     file = tmp_path / "events.jsonl"
     told = [*(parts_of(it) for it in MESSAGES[:10]), [b"kv", b"12345678", b"\xc1"]]
     with publishing(told) as address:
         ended = typed("watch", address, "--record", str(file), "--for", "20")
     assert ended.exit_code == 3
     assert "ended early: a message that is no MessagePack" in ended.stdout
-    assert len(file.read_text(encoding="utf-8").splitlines()) == 10
+    *messages, _ = file.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(it) for it in messages] == MESSAGES[:10]
+    again = typed("watch", str(file))
+    assert (again.exit_code, again.stdout.count("ended early: a message that is no MessagePack")) == (3, 1)
 
 
 def test_silence_is_said_with_the_way_out() -> None:

@@ -51,3 +51,16 @@ def test_a_line_that_is_no_json_is_refused_by_its_number(tmp_path: Path) -> None
     assert next(lines) == (1, {"seq": 1})
     with pytest.raises(UsageError, match=r"line 2 of .*a\.jsonl"):
         next(lines)
+
+
+def test_why_a_stream_ended_early_is_written_and_read_again(tmp_path: Path) -> None:
+    """As the error that ended it, behind the messages."""
+    path = tmp_path / "a.jsonl"
+    recorder = Recorder(path)
+    recorder.write({"seq": 1})
+    recorder.write_end("a message of 2 parts")
+    recorder.close()
+    lines = read_recording(path)
+    assert next(lines) == (1, {"seq": 1})
+    with pytest.raises(UsageError, match=r"^a message of 2 parts$"):
+        next(lines)

@@ -166,6 +166,53 @@ def test_what_a_gap_hides_is_blamed_once() -> None:
     assert broken(judge) == {"W1": 1}
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["BlockRemoved", "BlockStored", "AllBlocksCleared"])
+def test_one_lost_message_of_a_sound_stream_breaks_w1_alone(kind: str, seed: int) -> None:
+    """Whatever it told: each event is a message, and the fifth one of a kind is lost, or the first clear."""
+    producer = Producer(seed)
+    events = [event for plain in producer.messages(600) for event in plain["batch"][1]]
+    of_kind = [number for number, event in enumerate(events) if event["type"] == kind]
+    lost = of_kind[0 if kind == "AllBlocksCleared" else 4]
+    judge = feed(StreamJudge(producer.room), *([it] for it in events[:lost]))
+    feed(judge, *([it] for it in events[lost + 1 :]), start=lost + 1)
+    assert broken(judge) == {"W1": 1}
+
+
+def test_a_lost_removal_blames_no_later_removal_and_no_capacity() -> None:
+    """Of a block that was stored again behind it, and of a full memory."""
+    judge = feed(StreamJudge(1), [stored([(1,)])])
+    feed(judge, [stored([(1,)])], [removed((1,))], [stored([(2,)])], start=2)
+    assert broken(judge) == {"W1": 1}
+    assert (judge.copies, judge.is_late) == (1, True)
+
+
+def test_what_is_told_behind_a_gap_is_judged() -> None:
+    """As of whoever joins late: two copies and too many blocks are blamed."""
+    judge = feed(StreamJudge(1), [stored([(1,)])])
+    feed(judge, [stored([(2,)])], [stored([(2,)])], [removed((2,))], start=2)
+    assert broken(judge) == {"W1": 1, "W5": 1, "W7": 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "path", "what", "observed"),
+    [
+        (2, (3,), "a number that came before", "number 2 again, with the same events"),
+        (2, (4,), "a number that came before", "number 2 again, with other events"),
+        (1, (4,), "a number out of order", "number 1 behind number 2"),
+        (9, (4,), "a gap in the numbers", "number 9"),
+    ],
+)
+def test_a_wrong_number_is_told_for_what_it_is(
+    number: int, path: tuple[int, ...], what: str, observed: str
+) -> None:
+    """Number 1 was never heard; a number that came is told with whether its events are the same."""
+    judge = feed(StreamJudge(), [stored([(3,)])], start=2)
+    feed(judge, [stored([path])], start=number)
+    it = judge.first["W1"]
+    assert (it.what, it.expected, it.observed) == (what, "number 3", observed)
+
+
 def test_a_producer_that_starts_anew_has_nothing() -> None:
     """Number 0 with other events is a new beginning, and no fault."""
     judge = feed(StreamJudge(), [stored([(1,)])], [stored([(2,)])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -43,6 +44,7 @@ Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law tha
 the stream ended early. After Ctrl-C or SIGTERM the verdict so far is printed, and is the status.
 """
 _SCHEMES = ("tcp://", "ipc://")
+_HOST_AND_PORT = re.compile(r"[^/\s]+:[0-9]+")
 _QUIET_SECONDS = 5.0
 
 
@@ -119,6 +121,8 @@ def watch_command(
     else:
         if "://" in source:
             raise click.UsageError(f"{source}: an address begins with {' or '.join(_SCHEMES)}.")
+        if _HOST_AND_PORT.fullmatch(source) and not Path(source).exists():
+            raise click.UsageError(f"{source}: there is no such file; as an address write tcp://{source}.")
         options.refuse_typed(("record", "seconds", "bind", "replay"), f"{source} is a file, not an address")
     refuse_own_input("--program", program, source)
     refuse_run_or_program("--program", program)
@@ -230,6 +234,8 @@ def _listen(
                     break
         except UsageError as error:
             stream.failure = str(error)
+            if recorder is not None:
+                recorder.write_end(stream.failure)
         except KeyboardInterrupt:
             complain("interrupted: the verdict is of what came until now")
         stream.missed, stream.recovered = listener.asked, listener.recovered

@@ -91,6 +91,8 @@ def _sum_up(it: WatchDocument) -> str:
     of = [law.id for law in claimed if law.verdict is it.verdict]
     if it.verdict is Verdict.HOLDS:
         return f"holds     all {count_of(len(claimed), 'law')} that apply"
+    if not of:
+        return f"UNKNOWN   the stream ended early; none of {len(claimed)} laws that apply was broken before"
     return f"{it.verdict.value.upper():8}  {len(of)} of {len(claimed)} laws that apply: {', '.join(of)}"
 
 
