@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,56 @@ def test_a_planted_bug_raises_with_the_smallest_program(name: str) -> None:
     name = f"tests.unit.documented_objects:{type(make()).__name__}"
     assert typed("judge", file).exit_code == 1
     assert typed("rerun", file, "--adapter", name).exit_code == 1
+
+
+FORMS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a number of evicted tokens": (
+        "evict",
+        lambda it: it.full_evicted,
+        "evict returned 2, which has no full_evicted; return an object with full_evicted, such as",
+    ),
+    "a count that is none": (
+        "evict",
+        lambda it: SimpleNamespace(full_evicted=None),
+        "whose full_evicted is None and no integer",
+    ),
+    "an insert without its node": (
+        "insert",
+        lambda it: SimpleNamespace(prefix_len=it.prefix_len),
+        "which has no last_node; return an object with prefix_len and last_node, such as InsertResult",
+    ),
+    "an insert that gives no node": (
+        "insert",
+        lambda it: SimpleNamespace(prefix_len=it.prefix_len, last_node=None),
+        "whose last_node is None, though there is a key to hold",
+    ),
+    "a number of known tokens": (
+        "insert",
+        lambda it: it.prefix_len,
+        "insert returned 0, which has no prefix_len",
+    ),
+    "a pair": (
+        "match_prefix",
+        lambda it: (it.indices, it.last_node),
+        "match_prefix returned ([1, 2], (1, 2)), which has no indices; return an object with indices, last_node and",
+    ),
+    "a match without its node": (
+        "match_prefix",
+        lambda it: SimpleNamespace(indices=it.indices, prefix_len=it.prefix_len),
+        "which has no last_node",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_answer_of_another_form_accuses_no_class(name: str) -> None:
+    """No law is broken: the method, the field and the way out are named."""
+    method, form, words = FORMS[name]
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(lambda: objects.CacheOfAnswers(objects.Slots(12), **{method: form}), **QUIET)
+    assert words in str(refused.value)
+    assert "or write an adapter (docs/verify.md)" in str(refused.value)
+    assert "VIOLATED" not in refused.value.__notes__[0]
 
 
 def test_a_law_that_needs_a_missing_method_is_unknown_and_no_error() -> None:
