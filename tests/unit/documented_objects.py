@@ -188,6 +188,19 @@ class MisnamedCache(Cache):
         return None
 
 
+class CacheOverAllocator(Cache):
+    """A cache whose pool has another name."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.allocator = pool
+        del self.pool
+
+    def give_back(self, slots: list[int]) -> None:
+        if slots and self.allocator is not None:
+            self.allocator.free(torch.tensor(slots))
+
+
 class BareRows(Rows):
     """Rows that do not tell how long they are."""
 

@@ -141,7 +141,7 @@ FORMS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a pair": (
         "match_prefix",
         lambda it: (it.indices, it.last_node),
-        "match_prefix returned ([1, 2], (1, 2)), which has no indices; return an object with indices, last_node and",
+        "match_prefix returned ([1, 2], (1, 2)), which has no indices; return an object with indices, ",
     ),
     "a match without its node": (
         "match_prefix",
@@ -226,6 +226,16 @@ REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     ),
     "no method": (object(), {}, "object has no method of the documented interface; these are looked for: a "),
     "no size": (objects.BareRows(), {}, "BareRows has no max_context_len; a pool of request rows is asked"),
+    "another name for a pool": (
+        objects.CacheOverAllocator(objects.Slots(12)),
+        {},
+        "CacheOverAllocator has no pool (is allocator meant?); a prefix cache is asked for the allocator",
+    ),
+    "no pool at all": (
+        objects.CacheOverAllocator(None),
+        {},
+        "CacheOverAllocator has no pool; a prefix cache is",
+    ),
     "no copy": (objects.LockedSlots(3), {}, "LockedSlots cannot be copied (TypeError: cannot pickle"),
     "a class in it": (lambda: objects.Slots, {}, "Slots is a class; an object is asked for, so call it"),
     "an argument": (lambda beginning: 3, {}, "<lambda> takes beginning; pass, or name as module:FUNCTION"),
@@ -248,6 +258,12 @@ def test_a_size_that_an_object_does_not_tell_can_be_told() -> None:
     """It is asked for by its key of the configuration."""
     result = pymllm.check(objects.BareRows, config={"max_context_len": 5}, **QUIET)
     assert result.verdict.value == "holds"
+
+
+def test_a_cache_without_a_pool_can_be_told_to_have_none() -> None:
+    """Its tokens are the slots."""
+    made = pymllm.check(lambda: objects.CacheOverAllocator(None), config={"pool": "none"}, **QUIET)
+    assert made.verdict.value == "holds"
 
 
 def test_a_command_says_in_a_line_that_a_function_makes_nothing_of_the_sort() -> None:

@@ -552,7 +552,7 @@ def sizes_of(sample: Any, fallback: Mapping[str, Any]) -> Config:
     elif kind.adapter is GivenBuffers:
         config["page_size"] = len(sample.get_key_buffer(0)) - int(sample.size)
     elif kind.adapter is GivenCache:
-        config |= _pools_of(sample)
+        config |= _pools_of(sample, fallback)
     return config
 
 
@@ -560,8 +560,19 @@ _MISSING: Any = object()
 _DEFAULTS: Mapping[str, Any] = {"page_size": 1, "window": None, "track_slots": 0}
 
 
-def _pools_of(cache: Any) -> Config:
-    """Return the keys that tell of the pools of a cache; without an allocation, its pool is none."""
+def _pools_of(cache: Any, fallback: Mapping[str, Any]) -> Config:
+    """Return the keys that tell of the pools of a cache; without an allocation, its pool is none.
+
+    `UsageError` where it does not say whether there is one: unwatched, a pool is judged as if nobody had it.
+    """
+    if not hasattr(cache, "pool") and fallback.get("pool") != "none":
+        name, held = type(cache).__name__, getattr(cache, "__dict__", {})
+        near = [key for key, it in held.items() if hasattr(it, "alloc") and hasattr(it, "free")]
+        raise UsageError(
+            f"{name} has no pool{_did_you_mean(near)}; a prefix cache is asked for the allocator of its slots"
+            " under that name, and for pool = None where the tokens are the slots. Give it that attribute, or"
+            " pass config={'pool': 'none'} for None"
+        )
     pool: Any = getattr(cache, "pool", None)
     states: Any = getattr(cache, "mamba_pool", None)
     config: Config = {"pool": "none"}
