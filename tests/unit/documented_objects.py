@@ -188,6 +188,27 @@ class MisnamedCache(Cache):
         return None
 
 
+class CacheOfInsides(Cache):
+    """A right cache that gives slots back, all or but the first, to the list inside its pool."""
+
+    def __init__(self, pool: Any, by_method: int = 0) -> None:
+        super().__init__(pool)
+        self.by_method = by_method
+
+    def give_back(self, slots: list[int]) -> None:
+        super().give_back(slots[: self.by_method])
+        self.pool.open += slots[self.by_method :]
+
+
+class CacheWithoutRoot(Cache):
+    """One whose match of nothing has no node that could be held."""
+
+    def match_prefix(self, key: Any) -> Any:
+        result = super().match_prefix(key)
+        result.last_node = result.last_node or None
+        return result
+
+
 class CacheOverAllocator(Cache):
     """A cache whose pool has another name."""
 

@@ -162,6 +162,40 @@ def test_an_answer_of_another_form_accuses_no_class(name: str) -> None:
     assert "VIOLATED" not in refused.value.__notes__[0]
 
 
+INSIDES: dict[str, tuple[Callable[[], object], str]] = {
+    "all": (
+        lambda: objects.CacheOfInsides(objects.Slots(12)),
+        "evict: available_size rose by 2, and no call of the pool's free was seen; let evict give slots back",
+    ),
+    "a part": (
+        lambda: objects.CacheOfInsides(objects.Slots(12), 1),
+        "evict: returned 2, by which available_size rose, and calls of the pool's free gave back 1, (2,);",
+    ),
+    "no root": (
+        lambda: objects.CacheWithoutRoot(objects.Slots(12)),
+        "let match_prefix return what your cache holds as its root, or let inc_lock_ref",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSIDES)
+def test_what_cannot_be_seen_is_told_in_words_of_the_object(name: str) -> None:
+    """Nobody wrote an adapter that could be changed."""
+    make, words = INSIDES[name]
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(make, **QUIET)
+    assert words in str(refused.value)
+    assert not [it for it in ("self.", "your adapter", "line ") if it in str(refused.value)]
+
+
+def test_a_broken_law_blames_no_adapter() -> None:
+    """There is none whose mistake could look the same."""
+    result = pymllm.check(lambda: objects.CarelessCache(objects.Slots(12)), raises=False, **QUIET)
+    assert "VIOLATED" in result.text
+    assert "the adapter passes" not in result.text
+    assert {it.doubt for it in result.document.adapters[0].violations} == {""}
+
+
 def test_a_law_that_needs_a_missing_method_is_unknown_and_no_error() -> None:
     """Lists are answers, too."""
     result = pymllm.check(lambda: objects.ListedSlots(12), **QUIET)

@@ -44,6 +44,13 @@ class Given(BaseAdapter):
     CLAIMS: ClassVar[frozenset[str]]
     TOLD: ClassVar[frozenset[str]]
     """Keys of its configuration that the caller told, and not the object."""
+    METHODS = MappingProxyType(
+        {
+            **{name: name for name in ("alloc", "free", "insert", "evict", "reset")},
+            **{"match": "match_prefix", "lock": "inc_lock_ref", "unlock": "dec_lock_ref"},
+            "sizes": "the size methods",
+        }
+    )
     LACKS: ClassVar[Mapping[type[ops.Operation], str]] = {}
     """Operations for which the object has no method, each with the reason in words."""
 
