@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from pymllm.adapters.entry import AdapterEntry
 from pymllm.adapters.registry import lend_adapter
 from pymllm.cli.search.search_files import earlier_notes, save_programs
@@ -143,7 +141,7 @@ def check(
     with lend_adapter(name, adapter_class):
         report = verify(plan, partial(progress_bar, progress, unit=""))
         files = save_programs(report, Path(output))
-    document = _without_doubts(report.document(files))
+    document = report.document(files).without_doubts()
     text = draw_document(document, *earlier_notes(files.earlier), fits_terminal=False)
     if report.interruption is not None:
         raise report.interruption
@@ -189,15 +187,6 @@ def _refuse_keys(config: Mapping[str, object], kind: str) -> None:
 def _did_you_mean(word: object, words: Collection[str]) -> str:
     near = difflib.get_close_matches(str(word), words, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def _without_doubts(document: VerifyDocument) -> VerifyDocument:
-    """Leave out which mistake of an adapter would look the same as a broken law: nobody wrote one."""
-    adapters = tuple(
-        replace(it, violations=tuple(replace(one, doubt="") for one in it.violations))
-        for it in document.adapters
-    )
-    return replace(document, adapters=adapters)
 
 
 def _copier_of(given: Any) -> Callable[[Config], Any]:
