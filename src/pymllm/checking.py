@@ -6,7 +6,9 @@ It is `pymllm.check`: the search of ``pymllm verify``, in this process, with the
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,13 +22,15 @@ from pymllm.cli.search.search_files import earlier_notes, save_programs
 from pymllm.cli.tables import draw_document, progress_bar
 from pymllm.documents.searches import LawRow, VerifyDocument
 from pymllm.errors import AdapterError, UsageError
+from pymllm.history.claims import CLAIMS
+from pymllm.history.config_limits import CONFIG_KEYS
 from pymllm.history.files import Config
 from pymllm.machines.registry import CI
 from pymllm.oracle.verdicts import Verdict
 from pymllm.search.results import VerifyReport
 from pymllm.search.runner import verify
 from pymllm.search.tasks import VerifyPlan
-from pymllm.text_file import cut
+from pymllm.text_file import cut, shown
 from pymllm.torch_extra import why_no_torch
 
 
@@ -110,15 +114,15 @@ def check(
     InvariantViolation
         A law is broken. The text, the smallest program in it, is a note of the error.
     AdapterError
-        The object could not be examined, or no program tested some law. A law that needs a method which is
-        not there is unknown, and no error.
+        The object could not be examined, answers in another form than documented, or no program tested some
+        law. A law that needs a method which is not there is unknown, and no error.
     UsageError
-        Methods or sizes are missing, the object cannot be copied, or a word is no claim.
+        Methods, sizes or a cache's pool are missing, the object cannot be copied, a word is no claim, a key
+        is none of the kind's configurations, or ``seed`` or ``examples`` is no number.
     ModuleNotFoundError
         torch is missing.
     """
-    if isinstance(claims, str):
-        raise UsageError(f"claims is {claims!r}; it must be a set, such as {{{claims!r}}}")
+    _refuse_arguments(claims, config, seed, examples)
     reason = why_no_torch()
     if reason is not None:
         raise ModuleNotFoundError(f"pymllm.check {reason}")
@@ -132,11 +136,12 @@ def check(
         facts["claims"] = " ".join(sorted(claims))
     name = _name_of(given, sample)
     adapter_class = adapter_of(sample, make, facts)
+    _refuse_keys(config or {}, adapter_class.KIND)
     plan = VerifyPlan((AdapterEntry(name, name, ""),), (), CI, seed, examples, 0, timeout)
     with lend_adapter(name, adapter_class):
         report = verify(plan, partial(progress_bar, progress, unit=""))
         files = save_programs(report, Path(output))
-    document = report.document(files)
+    document = report.document(files).without_doubts()
     text = draw_document(document, *earlier_notes(files.earlier), fits_terminal=False)
     if report.interruption is not None:
         raise report.interruption
@@ -144,6 +149,44 @@ def check(
     if raises:
         _raise_for(result, report)
     return result
+
+
+def _refuse_arguments(claims: object, config: object, seed: object, examples: object) -> None:
+    """Refuse arguments that are of no use to any kind of object; `UsageError` names value and way out."""
+    if isinstance(claims, str):
+        raise UsageError(f"claims is {claims!r}; it must be a set, such as {{{claims!r}}}")
+    if not isinstance(claims, Collection):
+        raise UsageError(f"claims is {shown(claims)}; it must be a set, such as {{'refusals'}}")
+    for word in claims:
+        if not isinstance(word, str) or word not in CLAIMS:
+            raise UsageError(
+                f"claims has {shown(word)}, which is no claim{_did_you_mean(word, CLAIMS)}; the table of"
+                " claims in docs/specification/configurations.md has all"
+            )
+    if config is not None and not isinstance(config, Mapping):
+        raise UsageError(f"config is {shown(config)}; it must be a dict, such as {{'retains': False}}")
+    if type(seed) is not int:
+        raise UsageError(f"seed is {shown(seed)}; it must be an integer, such as 0")
+    if examples is not None and (type(examples) is not int or examples < 1):
+        raise UsageError(f"examples is {shown(examples)}; it must be an integer from 1 on, or None")
+
+
+def _refuse_keys(config: Mapping[str, object], kind: str) -> None:
+    """Refuse a key that no configuration of a kind has: it would say nothing, and nobody would know."""
+    keys = [
+        key for line in CONFIG_KEYS[kind].split("\n") for key in re.findall(r"`(\w+)`", line.split(" | ")[0])
+    ]
+    for key in config:
+        if key not in keys:
+            raise UsageError(
+                f"config has {shown(key)}, which is no key of the kind {kind}{_did_you_mean(key, keys)};"
+                f" there are {', '.join(keys)}"
+            )
+
+
+def _did_you_mean(word: object, words: Collection[str]) -> str:
+    near = difflib.get_close_matches(str(word), words, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _copier_of(given: Any) -> Callable[[Config], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,6 +188,40 @@ class MisnamedCache(Cache):
         return None
 
 
+class CacheOfInsides(Cache):
+    """A right cache that gives slots back, all or but the first, to the list inside its pool."""
+
+    def __init__(self, pool: Any, by_method: int = 0) -> None:
+        super().__init__(pool)
+        self.by_method = by_method
+
+    def give_back(self, slots: list[int]) -> None:
+        super().give_back(slots[: self.by_method])
+        self.pool.open += slots[self.by_method :]
+
+
+class CacheWithoutRoot(Cache):
+    """One whose match of nothing has no node that could be held."""
+
+    def match_prefix(self, key: Any) -> Any:
+        result = super().match_prefix(key)
+        result.last_node = result.last_node or None
+        return result
+
+
+class CacheOverAllocator(Cache):
+    """A cache whose pool has another name."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.allocator = pool
+        del self.pool
+
+    def give_back(self, slots: list[int]) -> None:
+        if slots and self.allocator is not None:
+            self.allocator.free(torch.tensor(slots))
+
+
 class BareRows(Rows):
     """Rows that do not tell how long they are."""
 
@@ -215,3 +250,26 @@ def make_slots() -> Slots:
 def make_number() -> int:
     """A function that makes nothing of the sort."""
     return 3
+
+
+class CacheOfAnswers(Cache):
+    """A right cache whose answers pass through a function for each method, into another form."""
+
+    def __init__(self, pool: Any, **forms: Callable[[Any], Any]) -> None:
+        super().__init__(pool)
+        self.forms = forms
+
+    def answer(self, method: str, result: Any) -> Any:
+        return self.forms.get(method, lambda it: it)(result)
+
+    def match_prefix(self, key: Any) -> Any:
+        return self.answer("match_prefix", super().match_prefix(key))
+
+    def insert(self, key: Any, value: Any = None) -> Any:
+        forms, self.forms = self.forms, {}
+        result = super().insert(key, value)
+        self.forms = forms
+        return self.answer("insert", result)
+
+    def evict(self, num_tokens: int) -> Any:
+        return self.answer("evict", super().evict(num_tokens))

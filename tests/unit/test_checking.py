@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,90 @@ def test_a_planted_bug_raises_with_the_smallest_program(name: str) -> None:
     assert typed("rerun", file, "--adapter", name).exit_code == 1
 
 
+FORMS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a number of evicted tokens": (
+        "evict",
+        lambda it: it.full_evicted,
+        "evict returned 2, which has no full_evicted; return an object with full_evicted, such as",
+    ),
+    "a count that is none": (
+        "evict",
+        lambda it: SimpleNamespace(full_evicted=None),
+        "whose full_evicted is None and no integer",
+    ),
+    "an insert without its node": (
+        "insert",
+        lambda it: SimpleNamespace(prefix_len=it.prefix_len),
+        "which has no last_node; return an object with prefix_len and last_node, such as InsertResult",
+    ),
+    "an insert that gives no node": (
+        "insert",
+        lambda it: SimpleNamespace(prefix_len=it.prefix_len, last_node=None),
+        "whose last_node is None, though there is a key to hold",
+    ),
+    "a number of known tokens": (
+        "insert",
+        lambda it: it.prefix_len,
+        "insert returned 0, which has no prefix_len",
+    ),
+    "a pair": (
+        "match_prefix",
+        lambda it: (it.indices, it.last_node),
+        "match_prefix returned ([1, 2], (1, 2)), which has no indices; return an object with indices, ",
+    ),
+    "a match without its node": (
+        "match_prefix",
+        lambda it: SimpleNamespace(indices=it.indices, prefix_len=it.prefix_len),
+        "which has no last_node",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_answer_of_another_form_accuses_no_class(name: str) -> None:
+    """No law is broken: the method, the field and the way out are named."""
+    method, form, words = FORMS[name]
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(lambda: objects.CacheOfAnswers(objects.Slots(12), **{method: form}), **QUIET)
+    assert words in str(refused.value)
+    assert "or write an adapter (docs/verify.md)" in str(refused.value)
+    assert "VIOLATED" not in refused.value.__notes__[0]
+
+
+INSIDES: dict[str, tuple[Callable[[], object], str]] = {
+    "all": (
+        lambda: objects.CacheOfInsides(objects.Slots(12)),
+        "evict: available_size rose by 2, and no call of the pool's free was seen; let evict give slots back",
+    ),
+    "a part": (
+        lambda: objects.CacheOfInsides(objects.Slots(12), 1),
+        "evict: returned 2, by which available_size rose, and calls of the pool's free gave back 1, (2,);",
+    ),
+    "no root": (
+        lambda: objects.CacheWithoutRoot(objects.Slots(12)),
+        "let match_prefix return what your cache holds as its root, or let inc_lock_ref",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSIDES)
+def test_what_cannot_be_seen_is_told_in_words_of_the_object(name: str) -> None:
+    """Nobody wrote an adapter that could be changed."""
+    make, words = INSIDES[name]
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(make, **QUIET)
+    assert words in str(refused.value)
+    assert not [it for it in ("self.", "your adapter", "line ") if it in str(refused.value)]
+
+
+def test_a_broken_law_blames_no_adapter() -> None:
+    """There is none whose mistake could look the same."""
+    result = pymllm.check(lambda: objects.CarelessCache(objects.Slots(12)), raises=False, **QUIET)
+    assert "VIOLATED" in result.text
+    assert "the adapter passes" not in result.text
+    assert {it.doubt for it in result.document.adapters[0].violations} == {""}
+
+
 def test_a_law_that_needs_a_missing_method_is_unknown_and_no_error() -> None:
     """Lists are answers, too."""
     result = pymllm.check(lambda: objects.ListedSlots(12), **QUIET)
@@ -160,12 +245,6 @@ def test_too_few_examples_are_no_verdict() -> None:
         pymllm.check(lambda: RadixCache(4, None, slots(4)), examples=1, progress="off")
 
 
-def test_an_object_that_fails_at_once_was_not_examined() -> None:
-    """An unknown claim is such a failure; the words with it are the adapter's."""
-    with pytest.raises(AdapterError, match="'refusal', which is no capability"):
-        pymllm.check(lambda: objects.Slots(12), claims={"refusal"}, **QUIET)
-
-
 REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     "a slip": (objects.MisnamedSlots(), {}, "MisnamedSlots has no alloc (is aloc meant?); a slot allocator"),
     "another name": (
@@ -175,10 +254,49 @@ REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
     ),
     "no method": (object(), {}, "object has no method of the documented interface; these are looked for: a "),
     "no size": (objects.BareRows(), {}, "BareRows has no max_context_len; a pool of request rows is asked"),
+    "another name for a pool": (
+        objects.CacheOverAllocator(objects.Slots(12)),
+        {},
+        "CacheOverAllocator has no pool (is allocator meant?); a prefix cache is asked for the allocator",
+    ),
+    "no pool at all": (
+        objects.CacheOverAllocator(None),
+        {},
+        "CacheOverAllocator has no pool; a prefix cache is",
+    ),
     "no copy": (objects.LockedSlots(3), {}, "LockedSlots cannot be copied (TypeError: cannot pickle"),
     "a class in it": (lambda: objects.Slots, {}, "Slots is a class; an object is asked for, so call it"),
     "an argument": (lambda beginning: 3, {}, "<lambda> takes beginning; pass, or name as module:FUNCTION"),
     "a context": (objects.Blocks(), {}, "Blocks has allocate_memory_blocks, so it lives in an inference"),
+    "no claim": (
+        objects.Slots(3),
+        {"claims": {"refusal"}},
+        "claims has 'refusal', which is no claim (did you",
+    ),
+    "no word": (objects.Slots(3), {"claims": [3]}, "claims has 3, which is no claim; the table of claims"),
+    "no set": (objects.Slots(3), {"claims": 3}, "claims is 3; it must be a set, such as {'refusals'}"),
+    "no key": (
+        objects.Slots(3),
+        {"config": {"page": 1}},
+        "config has 'page', which is no key of the kind slots (did you mean 'pages'?); there are page_size,",
+    ),
+    "a far key": (
+        objects.Slots(3),
+        {"config": {"retains": False}},
+        "config has 'retains', which is no key of the",
+    ),
+    "no dict": (
+        objects.Slots(3),
+        {"config": 3},
+        "config is 3; it must be a dict, such as {'retains': False}",
+    ),
+    "a letter": (objects.Slots(3), {"seed": "a"}, "seed is 'a'; it must be an integer, such as 0"),
+    "a half": (
+        objects.Slots(3),
+        {"examples": 0.5},
+        "examples is 0.5; it must be an integer from 1 on, or None",
+    ),
+    "none": (objects.Slots(3), {"examples": 0}, "examples is 0; it must be an integer from 1 on, or None"),
     "a word": (objects.Slots(3), {"claims": "pool"}, "claims is 'pool'; it must be a set, such as {'pool'}"),
 }
 
@@ -188,7 +306,7 @@ def test_what_is_missing_is_named_before_any_program(name: str) -> None:
     """One line, with the way out."""
     given, options, words = REFUSED[name]
     with pytest.raises(UsageError) as refused:
-        pymllm.check(given, **options)
+        pymllm.check(given, raises=False, **options)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -197,6 +315,12 @@ def test_a_size_that_an_object_does_not_tell_can_be_told() -> None:
     """It is asked for by its key of the configuration."""
     result = pymllm.check(objects.BareRows, config={"max_context_len": 5}, **QUIET)
     assert result.verdict.value == "holds"
+
+
+def test_a_cache_without_a_pool_can_be_told_to_have_none() -> None:
+    """Its tokens are the slots."""
+    made = pymllm.check(lambda: objects.CacheOverAllocator(None), config={"pool": "none"}, **QUIET)
+    assert made.verdict.value == "holds"
 
 
 def test_a_command_says_in_a_line_that_a_function_makes_nothing_of_the_sort() -> None:

@@ -87,6 +87,9 @@ class BaseAdapter:
     ``{"unlock": "a hold is released as it was taken"}``. What is claimed and answered with `Unsupported` for
     no reason that stands here breaks X9."""
 
+    METHODS: ClassVar[Mapping[str, str]] = {}
+    """The object's own methods by an adapter's, where nobody wrote an adapter: messages name these."""
+
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.name = name
         self.kind = self.KIND

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,6 +44,13 @@ class Given(BaseAdapter):
     CLAIMS: ClassVar[frozenset[str]]
     TOLD: ClassVar[frozenset[str]]
     """Keys of its configuration that the caller told, and not the object."""
+    METHODS = MappingProxyType(
+        {
+            **{name: name for name in ("alloc", "free", "insert", "evict", "reset")},
+            **{"match": "match_prefix", "lock": "inc_lock_ref", "unlock": "dec_lock_ref"},
+            "sizes": "the size methods",
+        }
+    )
     LACKS: ClassVar[Mapping[type[ops.Operation], str]] = {}
     """Operations for which the object has no method, each with the reason in words."""
 
@@ -118,6 +126,12 @@ class GivenStates(Given, GDNStates):
 
 
 _OF_WINDOWS = ("prev_prefix_len", "swa_evicted_seqlen")
+_ANSWERS: Mapping[str, tuple[str, str]] = {
+    "match_prefix": ("MatchResult", "indices, last_node and prefix_len"),
+    "insert": ("InsertResult", "prefix_len and last_node"),
+    "evict": ("EvictResult", "full_evicted"),
+}
+"""By method of a cache: our record of its answer, and the fields that every cache fills."""
 
 
 class _Told:
@@ -127,24 +141,51 @@ class _Told:
     answer's node should stand behind.
     """
 
-    def __init__(self, cache: Any) -> None:
+    def __init__(self, cache: Any, retains: bool) -> None:
         self._cache = cache
+        self._retains = retains
         self._window = getattr(cache, "sliding_window_size", None)
-        self._has_second = bool(self._window) or getattr(cache, "mamba_pool", None) is not None
+        self._has_states = getattr(cache, "mamba_pool", None) is not None
+        self._has_second = bool(self._window) or self._has_states
         self.length = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
+    def _misfit(self, method: str, answer: Any, problem: str) -> AdapterError:
+        """Make the error for an answer of another form: no law says anything of it."""
+        record, fields = _ANSWERS[method]
+        return AdapterError(
+            type(self._cache).__name__,
+            f"{method} returned {shown(answer)}, {problem}; return an object with {fields}, such as"
+            f" {record} of pymllm.mem_cache.base_prefix_cache, or write an adapter (docs/verify.md)",
+        )
+
+    def _field(self, method: str, answer: Any, field: str) -> Any:
+        """Return a field of an answer; `AdapterError` where the answer has none."""
+        try:
+            return getattr(answer, field)
+        except AttributeError:
+            raise self._misfit(method, answer, f"which has no {field}") from None
+
+    def _count(self, method: str, answer: Any, field: str) -> int:
+        """Return a field that counts tokens or states; `AdapterError` where it is no integer."""
+        value = self._field(method, answer, field)
+        try:
+            return index(value)
+        except TypeError:
+            raise self._misfit(method, answer, f"whose {field} is {shown(value)} and no integer") from None
+
     def match_prefix(self, key: Any) -> MatchResult:
         result = self._cache.match_prefix(key)
-        indices, self.length = result.indices, result.prefix_len
+        indices = self._field("match_prefix", result, "indices")
+        self.length = self._count("match_prefix", result, "prefix_len")
         return MatchResult(
             indices
             if isinstance(indices, torch.Tensor)
             else torch.tensor(plain_numbers(indices), dtype=torch.int64),
-            getattr(result, "last_node", None),
-            result.prefix_len,
+            self._field("match_prefix", result, "last_node"),
+            self.length,
             getattr(result, "mamba_branching_seqlen", None),
         )
 
@@ -155,7 +196,15 @@ class _Told:
         if not self._window:
             said = {name: it for name, it in said.items() if name not in _OF_WINDOWS}
         result = self._cache.insert(key, value, **said)
-        known = result.prefix_len
+        known = self._count("insert", result, "prefix_len")
+        node = self._field("insert", result, "last_node")
+        if node is None and self.length and self._retains:
+            raise self._misfit(
+                "insert",
+                result,
+                "whose last_node is None, though there is a key to hold (of a cache that keeps nothing, say"
+                " config={'retains': False})",
+            )
         adopted = getattr(result, "adopted", None)
         if adopted is None:
             if self._window:
@@ -165,9 +214,7 @@ class _Told:
                     " it took",
                 )
             adopted = ((known, self.length),) if known < self.length else ()
-        return InsertResult(
-            known, getattr(result, "last_node", None), getattr(result, "mamba_exist", False), adopted
-        )
+        return InsertResult(known, node, getattr(result, "mamba_exist", False), adopted)
 
     def evict(self, tokens: int, secondary: int) -> EvictResult:
         result = (
@@ -175,8 +222,11 @@ class _Told:
             if secondary and self._has_second
             else self._cache.evict(tokens)
         )
-        parts = ("full_evicted", "swa_evicted", "mamba_evicted")
-        return EvictResult(*(getattr(result, part, 0) for part in parts))
+        return EvictResult(
+            self._count("evict", result, "full_evicted"),
+            self._count("evict", result, "swa_evicted") if self._window else 0,
+            self._count("evict", result, "mamba_evicted") if self._has_states else 0,
+        )
 
     def dec_lock_ref(self, node: Any, swa_boundary_id: Any = None) -> None:
         if swa_boundary_id is None:
@@ -213,7 +263,7 @@ class GivenCache(Given, OwnPrefixCache):
         """Return the cache; it calls back where callbacks are claimed."""
         if "callbacks" in self.capabilities:
             self._made.on_node_evict = on_node_evict
-        return _Told(self._made)
+        return _Told(self._made, self.config.get("retains") is not False)
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
         """Climb from a node to the root where nodes are documented ones; or else believe the answer."""
@@ -509,7 +559,7 @@ def sizes_of(sample: Any, fallback: Mapping[str, Any]) -> Config:
     elif kind.adapter is GivenBuffers:
         config["page_size"] = len(sample.get_key_buffer(0)) - int(sample.size)
     elif kind.adapter is GivenCache:
-        config |= _pools_of(sample)
+        config |= _pools_of(sample, fallback)
     return config
 
 
@@ -517,8 +567,19 @@ _MISSING: Any = object()
 _DEFAULTS: Mapping[str, Any] = {"page_size": 1, "window": None, "track_slots": 0}
 
 
-def _pools_of(cache: Any) -> Config:
-    """Return the keys that tell of the pools of a cache; without an allocation, its pool is none."""
+def _pools_of(cache: Any, fallback: Mapping[str, Any]) -> Config:
+    """Return the keys that tell of the pools of a cache; without an allocation, its pool is none.
+
+    `UsageError` where it does not say whether there is one: unwatched, a pool is judged as if nobody had it.
+    """
+    if not hasattr(cache, "pool") and fallback.get("pool") != "none":
+        name, held = type(cache).__name__, getattr(cache, "__dict__", {})
+        near = [key for key, it in held.items() if hasattr(it, "alloc") and hasattr(it, "free")]
+        raise UsageError(
+            f"{name} has no pool{_did_you_mean(near)}; a prefix cache is asked for the allocator of its slots"
+            " under that name, and for pool = None where the tokens are the slots. Give it that attribute, or"
+            " pass config={'pool': 'none'} for None"
+        )
     pool: Any = getattr(cache, "pool", None)
     states: Any = getattr(cache, "mamba_pool", None)
     config: Config = {"pool": "none"}

@@ -220,6 +220,14 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     release: SearchedRelease | None = None
     kept: int = 0
 
+    def without_doubts(self) -> VerifyDocument:
+        """Leave out which mistakes of an adapter would look like a broken law, as where nobody wrote one."""
+        adapters = tuple(
+            replace(it, violations=tuple(replace(one, doubt="") for one in it.violations))
+            for it in self.adapters
+        )
+        return replace(self, adapters=adapters)
+
 
 class MatrixCell(Row, frozen=True):
     """The results of a law on one implementation; absent if the law is about another kind.

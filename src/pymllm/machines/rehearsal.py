@@ -16,11 +16,11 @@ round up for it. No answer tells the two apart: the search calls it a violation,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pymllm.adapters.base import Adapter, place_of
+from pymllm.adapters.base import Adapter, BaseAdapter, place_of
 from pymllm.adapters.simple import PrefixAdapter, SlotCalls
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history import operations as ops
@@ -119,7 +119,15 @@ class _Rehearsal:
             )
             raise self._fault("sizes", problem, f"{len(sizes)} steps of a rehearsal")
 
+    @property
+    def methods(self) -> Mapping[str, str]:
+        """The methods of an object that needs no adapter, by an adapter's; empty where somebody wrote one."""
+        return self.adapter.METHODS if isinstance(self.adapter, BaseAdapter) else {}
+
     def _fault(self, method: str, problem: str, where: str) -> AdapterError:
+        if self.methods:
+            told = f"{self.methods[method]}: {problem} ({where}, with {self.adapter.config})"
+            return AdapterError(self.adapter.name, told)
         written = method if isinstance(self.adapter, SlotCalls) or method == "sizes" else f"do_{method}"
         place = f"{written}{place_of(self.adapter, written)}"
         return AdapterError(self.adapter.name, f"{place}: {problem} ({where}, with {self.adapter.config})")
@@ -152,6 +160,11 @@ _GIVES_BACK = {ops.Evict: "evict", ops.Reset: "reset"}
 
 
 def _advice(rehearsal: _Rehearsal, method: str) -> str:
+    if rehearsal.methods:
+        return (
+            f"let {method} give slots back by the pool's free, whose calls are watched, or write an adapter"
+            " that tells of them (docs/verify.md)"
+        )
     if isinstance(rehearsal.adapter, SlotCalls):
         return (
             f"call self.gave_back(slots) in {method},"
@@ -167,7 +180,12 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
         return None
     if rise > 0:
-        seen = f"available_size rose by {rise}, and your adapter told of no slot given back"
+        silence = (
+            "no call of the pool's free was seen"
+            if rehearsal.methods
+            else "your adapter told of no slot given back"
+        )
+        seen = f"available_size rose by {rise}, and {silence}"
         remade = ""
         if method == "reset":
             remade = (
@@ -196,10 +214,13 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         or told.rise != result.full
     ):
         return None
-    return "evict", (
-        f"returned {result.full}, by which available_size rose, and your adapter told of {len(told.slots)}"
-        f" given back, {told.slots}: it must tell of each slot"
+    count, slots = len(told.slots), told.slots
+    part = (
+        f"calls of the pool's free gave back {count}, {slots}; {_advice(rehearsal, 'evict')}"
+        if rehearsal.methods
+        else f"your adapter told of {count} given back, {slots}: it must tell of each slot"
     )
+    return "evict", f"returned {result.full}, by which available_size rose, and {part}"
 
 
 def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
@@ -380,9 +401,11 @@ def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if not isinstance(adapter, PrefixAdapter) or adapter.node_of(match) is not None:
         return None
     method = "lock" if isinstance(operation, ops.Lock) else "unlock"
+    match_, lock, unlock = (rehearsal.methods.get(it, it) for it in ("match", "lock", "unlock"))
     return method, (
         f"raised {result.error}: {result.message} for the node of a match that found nothing, which is None;"
-        " let match return what your cache holds as its root, or let lock and unlock do nothing for None"
+        f" let {match_} return what your cache holds as its root, or let {lock} and {unlock} do nothing for"
+        " None"
     )
 
 
