@@ -110,8 +110,8 @@ def replay_server_command(
 
     It needs pip install 'pymllm[torch,servers]'.
 
-    Exit status: 0, 2 for bad input, 3 if the server failed or answered nothing. After Ctrl-C or SIGTERM the results so far are
-    printed, no run is stored, and the status is 130 or 143.
+    Exit status: 0, 2 for bad input, 3 if the server failed or answered nothing. After Ctrl-C or SIGTERM the
+    results so far are printed, no run is stored, and the status is 130 or 143.
     """
     if serial:
         options.refuse_typed(("speed", "max_running"), "--serial sends one request after another")
