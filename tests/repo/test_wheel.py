@@ -44,7 +44,8 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     """Version, licence and command come from the tree."""
     (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     text = wheel.read(metadata).decode()
-    version = (ROOT / "src" / "pymllm" / "__init__.py").read_text(encoding="utf-8").split('"')[-2]
+    source = (ROOT / "src" / "pymllm" / "__init__.py").read_text(encoding="utf-8")
+    version = source.split('__version__ = "')[1].split('"')[0]
     assert f"\nVersion: {version}\n" in text
     assert "\nLicense-Expression: Apache-2.0\n" in text
     # What pip would replace or fetch by the gigabyte comes only to whoever asks for it.
