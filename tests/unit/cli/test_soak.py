@@ -92,7 +92,7 @@ def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(tmp_path: Path) -
     for label in ("again", "the run"):
         line = next(it for it in lines if it.startswith(f"    {label} "))
         shown = typed(*shlex.split(line.partition("pymllm ")[2]))
-        assert (shown.exit_code, "P2" in shown.stdout) == (1, True), label
+        assert (shown.exit_code, "P2" in shown.stdout) == (1, True), (line, shown.stderr)
     assert "        run_program(" in lines
 
 
