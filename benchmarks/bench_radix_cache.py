@@ -141,6 +141,7 @@ def test_events(benchmark: BenchmarkFixture, page_size: int, listens: bool) -> N
     cache, pool = make_cache(page_size, 1000 * LEAF)
     if listens:
         cache.keep_events()
+        assert len(cache.take_events()) == 1  # that nothing is cached
     keys = [RadixKey(tokens_of(seed, LEAF)) for seed in range(1000)]
 
     def turn() -> int:
