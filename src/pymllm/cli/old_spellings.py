@@ -25,6 +25,8 @@ OLD_SPELLINGS = (
     ("faults --list", "pymllm faults list"),
     ("faults", "pymllm faults hunt"),
     ("replay --server", "pymllm replay-server TRACE URL"),
+    ("replay --swa-capacity", "--window N,capacity=TOKENS"),
+    ("replay --mamba-chunk-size", "--cache blocks,mamba-chunk-size=N"),
     ("replay --mode", "pymllm replay TRACE, or pymllm replay-serial TRACE"),
     *((f"{verb} {old}", new) for verb in ("replay", "curve", "trace") for old, new in _OF_TRACES.items()),
     *(

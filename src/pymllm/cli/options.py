@@ -188,6 +188,15 @@ def read_settings(text: str, readers: Mapping[str, Callable[[str], Any]]) -> tup
     return ",".join(parts[:first]), given
 
 
+def read_window(context: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Read ``TOKENS[,capacity=TOKENS]``: a window, and the slots of its layers, which become a parameter."""
+    if text is None:
+        return None
+    window, given = read_settings(text, {"capacity": tokens})
+    context.params.update({f"swa_{key}": slots for key, slots in given.items()})
+    return tokens(window)
+
+
 class OutputFile(click.Path):
     """A file to write, in a folder that is there and takes one."""
 

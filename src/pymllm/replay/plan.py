@@ -116,10 +116,10 @@ class ReplayPlan:
         if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
             raise UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
-            raise UsageError("--swa-capacity is the window half's; give --window too.")
+            raise UsageError("swa_capacity is the window half's; give window too.")
         self._check_policies()
         self._check_states()
-        for option, slots in (("--capacity", self.capacity), ("--swa-capacity", self.swa_capacity)):
+        for option, slots in (("--capacity", self.capacity), ("--window N,capacity", self.swa_capacity)):
             if slots is not None and slots < self.page_size:
                 raise UsageError(
                     f"{option} {slots} holds no page of {self.page_size} tokens; "
@@ -155,7 +155,7 @@ class ReplayPlan:
         if self.track_slots is not None and not with_states:
             raise UsageError("--track-slots is for states; give --cache mamba or blocks too.")
         if self.mamba_chunk_size is not None and not self.has_blocks:
-            raise UsageError("--mamba-chunk-size is for blocks; give --cache blocks too.")
+            raise UsageError("mamba_chunk_size is for blocks; give blocks among caches too.")
         if self.mode == "serial" and with_states:
             raise UsageError(
                 f"--cache {with_states[0]} caches the states of an engine, and a serial replay has none; "

@@ -52,10 +52,8 @@ def trace(tmp_path: Path) -> str:
 
 BLOCKS = [
     "--cache",
-    "blocks",
+    "blocks,mamba-chunk-size=16",
     "--page-size",
-    "16",
-    "--mamba-chunk-size",
     "16",
     "--track-slots",
     "8",

@@ -64,13 +64,13 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
     [
         ({"workload": "chatt"}, r"'chatt' is no file and no workload \(did you mean chat\?\); give a trace"),
         ({"workload": "zzz"}, "'zzz' is no file and no workload; give a trace file or one of chat, agent"),
-        ({"swa_capacity": 64}, "--swa-capacity is the window half's; give --window too"),
+        ({"swa_capacity": 64}, "swa_capacity is the window half's; give window too"),
         ({"track_slots": 8}, "--track-slots is for states; give --cache mamba or blocks too"),
         ({"caches": ("chunk", "mamba"), "mode": "serial"}, "--cache mamba caches the states of an engine"),
         ({"caches": ("mamba",), "window": 64}, "--cache mamba has no window"),
         ({"caches": ("radix", "blocks"), "mode": "serial"}, "--cache blocks caches the states of an engine"),
         ({"caches": ("blocks",), "window": 64}, "--cache blocks has no window"),
-        ({"mamba_chunk_size": 64}, "--mamba-chunk-size is for blocks; give --cache blocks too"),
+        ({"mamba_chunk_size": 64}, "mamba_chunk_size is for blocks; give blocks among caches too"),
         (
             {"caches": ("mamba",), "eviction_policies": ("ref-zero",)},
             "--eviction-policy ref-zero is for blocks; give --cache blocks too",
@@ -90,7 +90,7 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
         ),
         ({"caches": ("chunk",), "eviction_policies": ("lr",)}, "give one of fifo, .*, ref-zero, slru"),
         ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
-        ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
+        ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--window N,capacity 15 holds no page"),
         (
             {"workload": "adversarial", "capacity": 10_000_001},
             "--capacity 10000001 is too much for adversarial",

@@ -38,15 +38,28 @@ _TOKENS = options.whole(1, 2**31 - 1)
 _ITERATION = options.Amount(0.01, 86_400_000)
 
 
+def _read_caches(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Read the names of caches; the settings of one become parameters of the command."""
+    names = []
+    for text in texts:
+        name = text.partition(",")[0]
+        _, given = options.read_settings(text, {"mamba-chunk-size": _TOKENS} if name == "blocks" else {})
+        context.params.update(given)
+        names.append(name)
+    return tuple(names)
+
+
 @click.command("replay", short_help="Replay a trace or a synthetic workload through the caches.")
 @click.argument("workload", metavar="TRACE|NAME")
 @click.option(
     "--cache",
     "caches",
-    metavar="NAME",
+    metavar="NAME[,KEY=VALUE]",
     multiple=True,
     default=("radix",),
-    help="radix, chunk, mamba or blocks; repeat it to compare.",
+    callback=_read_caches,
+    help="radix, chunk, mamba or blocks; repeat it to compare. blocks,mamba-chunk-size=N saves a state after "
+    "every N tokens, by default 128.",
 )
 @click.option(
     "--requests",
@@ -64,7 +77,13 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     default=(1,),
     help="Tokens per KV page, or per block; repeat it to compare.",
 )
-@click.option("--window", type=_TOKENS, show_default="none", help="Sliding attention window in tokens.")
+@click.option(
+    "--window",
+    metavar="TOKENS[,capacity=TOKENS]",
+    callback=options.read_window,
+    show_default="none",
+    help="Sliding attention window, and the KV slots of its layers, by default as --capacity.",
+)
 @click.option(
     "--capacity",
     "capacities",
@@ -74,22 +93,10 @@ _ITERATION = options.Amount(0.01, 86_400_000)
     help="KV slots, such as 200k or 1M, rounded down to whole pages; repeat it for a curve.",
 )
 @click.option(
-    "--swa-capacity",
-    type=options.tokens,
-    show_default="as --capacity",
-    help="KV slots for the sliding window.",
-)
-@click.option(
     "--track-slots",
     type=options.whole(0, 1_048_576),
     show_default="4 per running request",
     help="States that --cache mamba or blocks may keep.",
-)
-@click.option(
-    "--mamba-chunk-size",
-    type=_TOKENS,
-    show_default="128",
-    help="With --cache blocks: save a state after every N tokens.",
 )
 @click.option(
     "--eviction-policy",

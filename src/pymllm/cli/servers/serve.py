@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import refuse_typed, refusing
+from pymllm.cli.options import read_window, refuse_typed, refusing
 from pymllm.cli.output import say
 from pymllm.errors import UsageError
 from pymllm.faults.plant import Change, planted
@@ -60,13 +60,13 @@ _size = click.IntRange(1, 1 << 24)
 @click.option(
     "--capacity", type=_size, default=4096, show_default=True, help="Slots of the cache, in tokens."
 )
-@click.option("--window", type=_size, default=64, show_default=True, help="Sliding window, in tokens.")
 @click.option(
-    "--swa-capacity",
-    type=_size,
-    default=1024,
+    "--window",
+    metavar="TOKENS[,capacity=TOKENS]",
+    default="64,capacity=1024",
     show_default=True,
-    help="Slots of layers with a window, in tokens.",
+    callback=read_window,
+    help="Sliding window, and the slots of its layers.",
 )
 @click.option(
     "--track-slots", type=_size, default=32, show_default=True, help="States that a hybrid may keep."
