@@ -71,7 +71,7 @@ def test_its_events_are_watched() -> None:
             asker = threading.Thread(target=ask)
             asker.start()
             try:
-                watched = typed("watch", address, "--for", 60, "--messages", 12, "--blocks", 16, "--json")
+                watched = typed("watch", address, "--for", 60, "--messages", 60, "--blocks", 16, "--json")
             finally:
                 is_heard.set()
                 asker.join()
@@ -79,10 +79,10 @@ def test_its_events_are_watched() -> None:
             program.send_signal(signal.SIGTERM)
             program.communicate(timeout=30)
     document = json.loads(watched.stdout)
-    verdicts = {law["id"]: law["verdict"] for law in document}
+    verdicts = {law["id"]: law["verdict"] for law in document["laws"]}
     assert verdicts.pop("W8") == "not claimed"  # nobody tells of requests
     assert {*verdicts.values()} == {"holds"}, document
-    assert document["messages"] == 12
+    assert document["messages"] == 60
 
 
 @NEEDS
