@@ -61,7 +61,7 @@ def test_its_events_are_watched() -> None:
 
             def ask() -> None:
                 for turn in itertools.count():
-                    conversation, more = divmod(turn, 2)  # each second one goes on with a block just told (W3)
+                    conversation, more = divmod(turn, 2)  # the second goes on with a told block (W3)
                     prompt = [*[7] * 16, *[conversation % 128, conversation // 128] * (12 + 8 * more)]
                     asked = json.dumps({"prompt": prompt, "max_tokens": 2}).encode()
                     opener.open(f"{url}/v1/completions", asked, timeout=30).close()
