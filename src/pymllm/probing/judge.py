@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pymllm.errors import CapacityError, UsageError
-from pymllm.oracle.laws.law import Broken, TextLaw
+from pymllm.oracle.laws.law import Broken, TextCheck, TextLaw
 from pymllm.oracle.verdicts import Verdict
 from pymllm.probing.comparison import LARGEST, Compared, compare, measure
 from pymllm.probing.laws import (
@@ -18,7 +18,6 @@ from pymllm.probing.laws import (
     OF_COMPARED,
     OF_FIGURES,
     AnswerSeen,
-    Check,
     FiguresSeen,
 )
 from pymllm.probing.records import (
@@ -425,7 +424,7 @@ class _Judging:
 
     # -- the verdict ---------------------------------------------------------------------------------------
 
-    def _ask(self, number: int, checks: Mapping[str, Check], seen: AnswerSeen | FiguresSeen) -> None:
+    def _ask(self, number: int, checks: Mapping[str, TextCheck], seen: AnswerSeen | FiguresSeen) -> None:
         for law, check in checks.items():
             if self.violation is not None or law in self.without:
                 continue

@@ -7,10 +7,9 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymllm.oracle.laws.law import Broken, Found, TextLaw, demand
+from pymllm.oracle.laws.law import Broken, Found, TextCheck, TextLaw, demand, enter_in
 from pymllm.probing.comparison import LARGEST, Compared
 from pymllm.probing.records import Answer, Figures, Way
 
@@ -74,18 +73,12 @@ class FiguresSeen:
 LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
-Check = Callable[..., Found]
+_law = enter_in(LAWS)
 
 EXACT_REUSE = "exact-reuse"
 """The claim that what is served from the cache is a prefix, as it was computed."""
 CLAIMS: dict[str, tuple[str, ...]] = {EXACT_REUSE: ("V1", "V5")}
 """Claims that a server may not make, with the laws that fall with them; V3 keeps its first half."""
-
-
-def _law(check: Check) -> Check:
-    id = check.__name__.upper()
-    LAWS[id] = TextLaw.of(id, check)
-    return check
 
 
 @_law
@@ -345,11 +338,11 @@ def _counts_prompt(seen: AnswerSeen) -> Found:
     return demand(told == expected, f"prompt tokens in the usage of request {seen.request}", expected, told)
 
 
-OF_ANSWERS: dict[str, Check] = {"V3": v3, "V5": v5, "V4": v4, "V7": _counts_prompt}
+OF_ANSWERS: dict[str, TextCheck] = {"V3": v3, "V5": v5, "V4": v4, "V7": _counts_prompt}
 """The laws of what an answer tells of itself, in the order in which they are asked."""
-OF_COMPARED: dict[str, Check] = {"V2": v2, "V1": v1}
+OF_COMPARED: dict[str, TextCheck] = {"V2": v2, "V1": v1}
 """The laws of an answer beside the same request cold and alone, likewise."""
-OF_FIGURES: dict[str, Check] = {"V6": v6, "V7": v7}
+OF_FIGURES: dict[str, TextCheck] = {"V6": v6, "V7": v7}
 """The laws of metrics."""
 
 

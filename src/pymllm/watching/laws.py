@@ -6,10 +6,9 @@ printed from them (``python docs/builder/servers_page.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymllm.oracle.laws.law import Broken, Found, TextLaw, demand
+from pymllm.oracle.laws.law import Broken, Found, TextLaw, demand, enter_in
 from pymllm.watching.events import Hash, Stored
 
 
@@ -76,13 +75,7 @@ class HitSeen:
 LAWS: dict[str, TextLaw] = {}
 """By id, in the specification's order."""
 
-Check = Callable[..., Found]
-
-
-def _law(check: Check) -> Check:
-    id = check.__name__.upper()
-    LAWS[id] = TextLaw.of(id, check)
-    return check
+_law = enter_in(LAWS)
 
 
 @_law

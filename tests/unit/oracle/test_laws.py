@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, find_audit_fault, find_law, laws_of
-from pymllm.oracle.laws.law import Found, Law, TextLaw, law
+from pymllm.oracle.laws.law import Found, Law, TextLaw, enter_in, law
 
 # -- A law's text, taken apart -------------------------------------------------------------------------------
 
@@ -197,11 +197,13 @@ def test_an_audit_names_laws_of_its_kind() -> None:
 def test_a_law_of_no_kind_of_class_has_its_text_from_a_docstring() -> None:
     """Its sentence is the first line, as tables have it."""
 
-    def check() -> None:
+    def v0() -> None:
         """An answer comes.
 
         Some day.
         """
 
-    law = TextLaw.of("V0", check)
+    laws: dict[str, TextLaw] = {}
+    assert enter_in(laws)(v0) is v0
+    [law] = laws.values()
     assert (law.id, law.text, law.sentence) == ("V0", "An answer comes.\n\nSome day.", "an answer comes")

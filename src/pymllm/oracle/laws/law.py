@@ -145,6 +145,21 @@ class TextLaw:
         return line[0].lower() + line[1:]
 
 
+TextCheck = Callable[..., Found]
+_TextCheck = TypeVar("_TextCheck", bound=TextCheck)
+
+
+def enter_in(laws: dict[str, TextLaw]) -> Callable[[_TextCheck], _TextCheck]:
+    """Make the decorator that enters a check into a table of laws, under its name in capitals."""
+
+    def enter(check: _TextCheck) -> _TextCheck:
+        id = check.__name__.upper()
+        laws[id] = TextLaw.of(id, check)
+        return check
+
+    return enter
+
+
 # -- laws --------------------------------------------------------------------------------------------------
 
 
