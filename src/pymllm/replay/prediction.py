@@ -70,9 +70,9 @@ def _kind(cached: int | None, predicted: int, meanwhile: set[int], evicted: bool
         return "equal"
     if min(meanwhile) <= cached <= max(meanwhile):
         return "under way"
-    if cached > predicted:
-        return "more"
-    return "after evictions" if evicted else "fewer"
+    if evicted:
+        return "after evictions"
+    return "more" if cached > predicted else "fewer"
 
 
 def _while_under_way(

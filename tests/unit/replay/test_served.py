@@ -301,11 +301,12 @@ def replace_cached(it: Served, cached: int | None) -> Served:
     return Served(it.request, it.sent, it.first, it.end, cached, it.produced)
 
 
-def test_what_was_evicted_in_the_prediction_explains_fewer() -> None:
+@pytest.mark.parametrize("cached", [16, 64])
+def test_what_was_evicted_in_the_prediction_explains_a_difference(cached: int) -> None:
     """128 slots are two prompts of 64 tokens; the first is evicted by the third."""
     requests = {n: Request(n, 0.0, 64, 1, (2 * n, 2 * n + 1), 32) for n in range(3)}
     requests[3] = Request(3, 0.0, 64, 1, (4, 5), 32)
-    answered = [*(served(n, float(n), 0) for n in range(3)), served(3, 3.0, 16)]
+    answered = [*(served(n, float(n), 0) for n in range(3)), served(3, 3.0, cached)]
     found = predict(requests, answered, seed=0, page_size=16, capacity=128)
     assert [it.kind for it in found] == ["equal", "equal", "equal", "after evictions"]
     assert found[3].tokens == 48
