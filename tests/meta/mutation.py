@@ -51,7 +51,7 @@ _PAGE = """\
 
 Do the tests notice a mistake in `history/`, `oracle/`, `mem_cache/` and `core/`? mutmut {version} makes small
 mistakes on purpose, one at a time: another operator, number, text or argument. A mistake counts as noticed if
-a test fails that enters the changed function (a unit test of these rooms, or a state machine), or takes more
+a test that enters the changed function (a unit test of these rooms, or a state machine) fails, or takes more
 than five times its processor time. A sample of {size} out of {total} mistakes, drawn from the seed `{seed}`:
 
 **{score}.** The goal is {goal:.0%} of those that can be noticed.
