@@ -197,7 +197,7 @@ def w4(seen: BlockSeen) -> Found:
 
 @_law
 def w5(seen: BlockSeen) -> Found:
-    """A block is told removed when its last copy goes.
+    """A block is reported as removed when its last copy is removed.
 
     A hash that was stored twice, in two blocks of memory, is still there when one of them is taken. It is a
     claim, which ``--removal one`` withdraws: then each copy has a removal of its own, and an index has to
@@ -291,7 +291,7 @@ def w7(seen: RoomSeen) -> Found:
 
 @_law
 def w8(seen: HitSeen) -> Found:
-    """What a request hits is the longest chain that was told.
+    """A request hits the longest chain of reported blocks.
 
     The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
     and in its namespace, that were told and not removed when it was sent. The last token of a prompt is

@@ -250,7 +250,7 @@ def _such_a_removal_is_told_or_not(before: IndexModel, operation: RemoveBlocks, 
 
 @law("I5", page=_PAGE, ways="op", kinds="index")
 def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Seen) -> Found:
-    """What is removed is not found, nor what stands below it while it is missing.
+    """Removed blocks are not found, nor the blocks below them while they are missing.
 
     After `remove_blocks` a search ends before the first block that was removed, even if the worker has
     all that comes after it. Blocks may be removed in any order, from the end of a sequence or from inside.
@@ -294,7 +294,7 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
 
 @law("I6", page=_PAGE, ways="op", kinds="index", needs="exact_removals")
 def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen: Seen) -> Found:
-    """What was cut off is found again when the gap is closed.
+    """Blocks that were cut off are found again when the gap is closed.
 
     An index that claims `exact_removals` follows its events exactly. Between the bounds of I5 its
     count is the upper one: when a removed block is stored again, the blocks below it that were not removed
@@ -396,7 +396,7 @@ def an_early_answer_names_the_best(before: IndexModel, operation: FindBlocks, se
 
 @law("I9", Inspect, page=_PAGE, ways="op", kinds="index", needs="inspect")
 def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen: Seen) -> Found:
-    """What is shown is what is there, and an index built from it answers the same.
+    """The shown blocks are the stored ones, and an index built from them answers the same.
 
     `inspect` answers `indexed`: for each block of each worker its hash, the hash of its tokens and the hash
     of its parent, `null` for a first one. It shows each block once that a worker has, and no other, with

@@ -109,7 +109,7 @@ def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: See
 
 @law("X2", page="every-class", ways="op", kinds="prefix blocks requests", needs="faults")
 def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Found:
-    """What a pool did not take is still in the tree; calls come in order.
+    """Slots that a pool refused are still in the tree; calls come in order.
 
     `fault` lets a call fail that the next operation makes: the *nth* one of its name raises and takes
     nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this
@@ -448,7 +448,7 @@ def _no_room_is_told(before: CacheModel, operation: Any, seen: Seen) -> Found:
 
 @law("X5", Inspect, page="every-class", ways="sop", kinds="slots prefix", needs="inspect")
 def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Nothing of the caller's is kept, nothing of the tree's is handed out.
+    """No argument is kept, and no internal data is handed out.
 
     A cache copies the parts of an argument that it keeps: when a call has returned, the caller may overwrite
     the container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
@@ -725,7 +725,7 @@ ANSWERED = "X9"
 
 @law(ANSWERED, page="every-class", ways="op", kinds="all")
 def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
-    """What is claimed is done.
+    """Every claimed operation is carried out.
 
     Only an implementation without the needed claim may answer `unsupported`. With the claim, it has to carry
     the operation out in every state: `unsupported` in its place breaks this law. The operations that each
@@ -788,7 +788,7 @@ def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
 
 @law("X10", TakeEvents, page="every-class", ways="op", kinds="prefix blocks requests", needs="events")
 def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEvents) -> Found:
-    """The fold of the events is what is cached.
+    """The events, applied in order, give the cached blocks.
 
     `take_events` answers with the events since it was asked last, and forgets them. A reader that applies all
     of them in order knows exactly the cached blocks at that moment:

@@ -173,7 +173,7 @@ def _nodes_end_where_something_was_used(before: CacheModel, operation: Inspect, 
 
 @law("R3", Insert, page="prefixes", ways="sop", kinds="prefix")
 def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    """An insert says what was there, and the whole key is there afterwards.
+    """An insert reports the prefix cached before, and then the whole key is cached.
 
     `prefix_len` is the length of the longest prefix of the key that was cached before the call, in whole
     pages. Pages whose window is dead count (S2), and so do pages that no match would return. It does not
@@ -264,7 +264,7 @@ def _what_was_there_is_still_there(before: CacheModel, operation: Inspect, seen:
 
 @law("R4", Insert, page="prefixes", ways="op", kinds="prefix")
 def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    """The cache owns what it adopted, and nothing else.
+    """The cache owns the slots that it adopted, and no others.
 
     Each slot has one owner at any time: the pool, the caller, or the cache. `adopted` says which of the
     incoming slots an insert took: ranges `[start, end)` of positions in the key, in whole pages,

@@ -240,7 +240,7 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 
 @law("A5", page="slots", ways="sop", kinds="slots", needs="pool refuses_double_free|refuses_foreign")
 def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) -> Found:
-    """A page is freed once, and only by whom it was handed to.
+    """A page is freed once, and only after it was handed out.
 
     `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
     by any of its slots, by several, by all, by one that the allocation did not answer (A3), and by one

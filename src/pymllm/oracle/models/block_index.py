@@ -280,7 +280,7 @@ class IndexModel(KindModel):
         return 0 if known is None or known.number is None else known.number + 1
 
     def _turn(self, operation: Event) -> tuple[str, SeenEvent]:
-        """Return the fate of an event by its number alone, and what is seen of that."""
+        """Return the treatment of an event by its number, and the result that shows it."""
         number, last = operation.number, None
         if operation.worker in self.workers:
             last = self.workers[operation.worker].number
