@@ -73,7 +73,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a history says of each law: how often it was tested, or why it was not; the first violation."""
+    """The verdict on a history: for each law its tests or the reason for none, and the first violation."""
 
     tests: Mapping[str, int]
     reasons: Mapping[str, str]
@@ -95,7 +95,7 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation; what ``without`` or its head names is not claimed."""
+    """Judge a history up to its first violation, without the laws that ``without`` or its head names."""
     without = {*without, *history.head.without}
     for claim in without & CLAIMS.keys():
         without |= {*CLAIMS[claim]}
@@ -110,7 +110,7 @@ def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
 
 @dataclass(slots=True)
 class _Sums:
-    """What was asked since the first look: exact, and with all that dropped streams may have come to."""
+    """Sums over the requests since the first look: exact ones, and bounds with all dropped streams."""
 
     requests: int = 0
     dropped: int = 0
@@ -337,7 +337,7 @@ class _Judging:
     # -- events --------------------------------------------------------------------------------------------
 
     def _hear(self, number: int, step: Step) -> None:
-        """Judge the events of a step, and what its requests hit by what was told until then."""
+        """Judge the events of a step, and the hits of its requests by the events before them."""
         stream, head = self._stream, self.history.head
         operation, asked = step.operation, [*zip(step.answers, step.salts, strict=False)]
         if isinstance(operation, Cold) and head.cold == "other":

@@ -16,7 +16,7 @@ from pymllm.probing.records import Answer, Figures, Way
 
 @dataclass(frozen=True, slots=True)
 class AnswerSeen:
-    """What is known of one answer when its own law is asked.
+    """The context of one answer when its law is checked.
 
     ``own`` and ``any`` are the longest prefixes of its prompt that its namespace, and any namespace, has
     seen since the cache was emptied; ``None`` where earlier contents of the cache are unknown. ``before`` is
@@ -39,7 +39,7 @@ class AnswerSeen:
 
     @property
     def prompt(self) -> int:
-        """Tokens of the prompt, with those that the server puts before it."""
+        """Tokens of the prompt, with the tokens that the server adds in front."""
         return max(len(self.answer.prompt), self.answer.prompt_tokens or 0)
 
     @property

@@ -133,7 +133,7 @@ class Listener:
         yield plain
 
     def _is_refused(self) -> bool:
-        """Tell whether a connection that ended was ended by this side, for what came."""
+        """Tell whether this side ended a connection because of a received message."""
         is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
         return bool(is_told) == self._is_refused_where_told
 

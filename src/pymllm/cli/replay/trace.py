@@ -243,7 +243,7 @@ _RECORDED = (
 
 
 def _recorded(facts: Sequence[TraceFacts]) -> Iterator[tuple[str, ...]]:
-    """Yield what a server had cached, beside what a cache without a limit shares."""
+    """Yield the rows that compare a server's cached tokens with the hits of an unlimited cache."""
     for label, name in _RECORDED:
         yield (label, *("-" if it.recorded is None else f"{getattr(it.recorded, name):,}" for it in facts))
 

@@ -265,7 +265,7 @@ def make_text_of_faults(document: VectorFaultsDocument) -> str:
 )
 @options.progress
 def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: float, progress: str) -> int:
-    """Derive what the vectors of a folder must come to, plant each fault of ours, and keep what kills.
+    """Derive the expectations of vectors, plant each of our faults, and keep the vectors that show one.
 
     The same bytes come out each time. With --search, which takes long, vectors are added for faults that none
     of them shows.
