@@ -477,7 +477,7 @@ def _failures(where: str) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectError as error:
-        raise ServerFailed(f"{where}: nobody answers at this address: {error}") from error
+        raise ServerFailed(f"{where}: no answer from this address: {error}") from error
     except httpx.TimeoutException as error:
         raise ServerFailed(f"{where}: no answer in time (--timeout)") from error
     except httpx.RemoteProtocolError as error:

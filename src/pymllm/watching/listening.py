@@ -112,7 +112,7 @@ class Listener:
                     for parts in waiting:
                         yield from self._take(last, parts)
                     raise UsageError(
-                        f"{self._address}: ZeroMQ refused what came and ended the connection: a message has "
+                        f"{self._address}: ZeroMQ refused a message and ended the connection: a message has "
                         f"at most {MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
                     )
             elif ready:

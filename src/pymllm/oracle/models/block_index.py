@@ -352,7 +352,7 @@ class IndexModel(KindModel):
             if known != place or other not in (None, hash):
                 raise ProgramError(
                     f"hash {hash} is {place}, and {known if known != place else f'{other} is, too'}; "
-                    "a hash stands for one sequence, and a sequence has one hash"
+                    "a hash names one sequence, and a sequence has one hash"
                 )
             parent = hash
         self._demand_no_circle(operation, named)
@@ -368,7 +368,7 @@ class IndexModel(KindModel):
         fresh = {hash for hash in named if (space, hash, None) in self._children}
         while fresh and each is not None:
             if each in fresh:
-                raise ProgramError(f"hash {each} would stand below itself; a hash stands for one sequence")
+                raise ProgramError(f"hash {each} would be below itself; a hash names one sequence")
             known = self.places.get((space, each))
             each = None if known is None else known.parent
 
