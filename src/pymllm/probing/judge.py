@@ -380,7 +380,7 @@ class _Judging:
         self.tests.update(
             {law: count for law, count in self._stream.tests.items() if law not in self.without}
         )
-        unclaimed.setdefault("W7", "nobody tells how many blocks the memory has")
+        unclaimed.setdefault("W7", "the number of blocks in the memory is unknown")
         if not self._tells_cached:
             unclaimed.setdefault("W8", "the server tells no cached tokens")
         why = None
@@ -392,7 +392,7 @@ class _Judging:
             reasons |= dict.fromkeys(STREAM_LAWS, why)
         elif any(step.is_noisy for step in self.history.steps):
             reasons["W8"] = (
-                "the stream of events did not become quiet, so nobody knows what was told before a request"
+                "the stream of events did not become quiet, so the events before a request are unknown"
             )
         elif self._stream.is_late:
             reasons["W8"] = "the beginning of the stream was not heard; a cleared cache would be told, too"
@@ -449,7 +449,7 @@ class _Judging:
             unclaimed.setdefault("V5", head.no_salts)
         if not head.has_ids:
             for law in ("V5", "V7"):
-                unclaimed.setdefault(law, "prompts are texts, and nobody knows where their tokens end")
+                unclaimed.setdefault(law, "prompts are texts, so the ends of their tokens are unknown")
         if self._asked and not self._tells_cached:
             for law in ("V3", "V4", "V5"):
                 unclaimed.setdefault(law, "the server tells no cached tokens")

@@ -83,7 +83,7 @@ def convert_command(
     _say_written(output, count, written_as)
 
 
-@trace_command.command("sample", short_help="Write a part of a trace that names nobody.")
+@trace_command.command("sample", short_help="Write a sample of a trace, without names.")
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--fraction", type=options.Amount(0, 1), metavar="F", help="Keep about so large a part of the sessions."

@@ -245,7 +245,7 @@ def make_text_of_faults(document: VectorFaultsDocument) -> str:
     return "\n".join([*head, "", draw(table).rstrip("\n")])
 
 
-@vectors_command.command("make", short_help="Make the vectors of a folder anew.")
+@vectors_command.command("make", short_help="Make the vectors of a folder again.")
 @_folder
 @click.option(
     "--page",

@@ -465,7 +465,7 @@ def _notes(done: Probed) -> Iterator[str]:
         yield "prompts were sent as texts: the server refuses token ids, or counts other ones"
     tells_cached = any(answer.cached is not None for answer in answers)
     if done.history.head.cold == "salt" and answers and not tells_cached:
-        yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
+        yield "cold requests may have been warm, because the server reports no cached tokens"
     if answers and not any(place.top for answer in answers for place in answer.places):
         yield "the server tells no log-probabilities, so that only other tokens would show"
     if any(isinstance(place.token, str) for answer in answers for place in answer.places):
