@@ -11,13 +11,14 @@ __all__ = ["make_goals_page"]
 _HEAD = """\
 # Coverage goals
 
-A search that never filled its pool says nothing of full pools. A coverage goal is a state in which something
-is at stake: the *laws* say what a wrong implementation breaks in it, the *bugs* (ids as in
-[faults.md](faults.md)) what went wrong in it before. Judges count goals by name while a program runs;
-`pymllm verify` tells which were reached, and with `--strict` one that never was is a failure.
+A search that never filled its pool says nothing about full pools. A coverage goal is a state in which a bug
+can show: the *laws* are those that a wrong implementation breaks in it, the *bugs* (ids as in
+[faults.md](faults.md)) are known bugs in it. Judges count goals by name while a program runs; `pymllm verify`
+lists the reached goals, and with `--strict` fails if one was never reached.
 
-It is expected where the adapter has the capabilities and the configuration is as told under *needs*. A long
-run of each such configuration of our own classes reaches it, which the tests show. {count} coverage goals.
+A goal is expected if the adapter has the capabilities, and its configuration the values, in the column
+*needs*. Tests show that a long run of each such configuration of our own classes reaches it. {count} coverage
+goals.
 """
 _TITLES = {
     "slots": "Slot allocators",
@@ -28,7 +29,7 @@ _TITLES = {
     "prefix": "Prefix caches",
     "blocks": "Blocks and their state slots",
     "requests": "Whole requests",
-    "index": "Indexes of who has which blocks",
+    "index": "Block indexes",
 }
 
 

@@ -25,17 +25,17 @@ meaning. `pymllm verify` searches for programs that break a law, and reports a l
 
 - **from inside**: a check inspects our objects after any step (`pymllm.invariants`, audits of engines);
 - **by outcomes**: the oracle compares each outcome with the expected one, for any implementation;
-- **by planted faults**: somebody made a class wrong on purpose, and a test or a search must notice
+- **by planted faults**: a class is wrong on purpose, and a test or a search must notice
   ([faults.md](faults.md), [faulty.md](faulty.md)).
 
 | line of a law | meaning |
 | --- | --- |
-| *checked* | in which ways; by outcomes in these files of `src/pymllm/oracle/laws` |
+| *checked* | the ways of checking; by outcomes in these files of `src/pymllm/oracle/laws` |
 | *applies to* | the kinds of implementation; *if claimed*: the capabilities that the law needs |
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
-| *coverage goals* | the number of states in which it is at stake ([coverage-goals.md](coverage-goals.md)) |
-| *findings* | programs on which somebody else's cache differs ([findings](../peers/findings/README.md)) |
+| *coverage goals* | the number of states that can show a violation ([coverage-goals.md](coverage-goals.md)) |
+| *findings* | programs on which another project's cache differs ([findings](../peers/findings/README.md)) |
 """
 _TITLES = {
     "every-class": "Every class",

@@ -16,37 +16,37 @@ PAGE = Path(__file__).parents[2] / "docs" / "time-machine.md"
 _HEAD = """\
 # The time machine
 
-Planted faults are ours. The bugs on this page are not: they were in releases of other projects, somebody met
-them, and a later release has them no more. Package registries keep every release, so the same search can look
-for each bug where it was, without being told of it.
+The bugs on this page are not planted: they were in releases of other projects, were reported, and are fixed
+in a later release. Package registries keep every release, so the same search can look for each bug in its
+release, without knowing the bug.
 
 {count}
 
-## What was asked
+## Method
 
-`peers/time_machine/bugs.toml` has {all} real bugs, each with the last release that had it and the first that
-had not. {reachable} of them can be reached by a search on a CPU. For each of these both releases are
+`peers/time_machine/bugs.toml` has {all} real bugs, each with the last release that had it and the first
+release without it. A search on a CPU can reach {reachable} of them. For each of these both releases are
 installed without their dependencies, and the adapter that the table names calls them.
 
-1. The old release is searched by `pymllm verify` as it is, in its default profile, from seeds 0, 1 and 2 in
-   turn, and then by `pymllm soak` from seed 0, until ten minutes are over. Every row has the same seeds, and
-   no search has `--law`: it looks for whatever breaks any law.
+1. The old release is searched by `pymllm verify` in its default profile, from seeds 0, 1 and 2 in turn, and
+   then by `pymllm soak` from seed 0, until ten minutes are over. Every row has the same seeds, and no search
+   has `--law`: it looks for violations of all laws.
 2. Every program that a search found is played again in both releases. A bug is *found* by a program that
    breaks a law in the old release and not in the fixed one. The law must be one that the table names for this
-   bug; the table is read only now. Then the searches of this row end.
+   bug; the table is not read before this step. Then the searches of this row end.
 3. The fixed release is searched in the same way, as often. *Silent* means that the program does not break the
-   law there, and that these searches broke it by no other program either. Where they did, the release has
-   another bug of this law, which the old release may have, too.
+   law there, and that these searches found no other program that breaks it. If they found one, the release
+   has another bug against this law, which the old release may have, too.
 
-Each row is a bug as its project told of it: rows may share one cause, or be shown by equal programs.
+Each row is a bug as its project reported it: rows may share one cause, or have equal programs.
 
 ## Do it again
 
 `tox -e time-machine` plays the rows that have no result yet; `tox -e time-machine -- run --again --only ID`
 plays one again. With `--store FOLDER` every verification is kept with its release, and
 `pymllm report FOLDER` [draws](report.md#releases) which laws each release breaks.
-`python -m peers.time_machine page` writes this page. Without tox, what the caches import must be there:
-`pip install -c constraints.txt -r peers/constraints/peers.txt`.
+`python -m peers.time_machine page` writes this page. Without tox, install the packages that the caches
+import: `pip install -c constraints.txt -r peers/constraints/peers.txt`.
 
 One program alone, in a clone, on any release:
 
@@ -57,15 +57,15 @@ program=peers/time_machine/programs/sglang-radix-splits-keep-the-whole.jsonl
 pymllm rerun $program --adapter peers.time_machine.earlier:EarlierRadix
 ```
 
-On 0.5.7 it breaks X5, on 0.5.8 nothing. [`pymllm bisect`](verify.md#in-which-release-did-it-change) does
-this for a row of releases.
+On 0.5.7 it breaks X5, on 0.5.8 no law. [`pymllm bisect`](verify.md#in-which-release-did-it-change) does this
+for a series of releases.
 """
 
 _FIGURES = """\
 *Operations* are those of the program, in `peers/time_machine/programs` under the bug's name. *Seconds* are
-of the wall clock, from the start of the first search of the old release until the program was found, made
-small and played again in both releases; installing is not counted. *CPU* is the processor time of these
-searches in all their processes, which other work on the machine does not change much.
+of the wall clock, from the start of the first search of the old release until the program was found, shrunk
+and played again in both releases; installing is not counted. *CPU* is the processor time of these searches in
+all their processes, which other load on the machine hardly changes.
 """
 
 
@@ -88,7 +88,7 @@ def render(bugs: Sequence[Bug], results: Mapping[str, Result], programs: Path = 
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-_OUT_OF_REACH = "No search was made for these: *why* says what is missing, and what would see them.\n"
+_OUT_OF_REACH = "No search was made for these: *why* says what is missing, or which check would find them.\n"
 
 
 def _count(reachable: int, found: Sequence[tuple[Bug, Result]]) -> str:

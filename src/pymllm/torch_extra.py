@@ -31,7 +31,7 @@ def why_no_torch() -> str | None:
 
 
 def require_torch(who: str) -> None:
-    """Refuse to go on without torch and NumPy; ``who``, what needs them, begins the `ModuleNotFoundError`."""
+    """Raise `ModuleNotFoundError` if torch or NumPy is missing; its message begins with ``who``."""
     reason = why_no_torch()
     if reason is not None:
         raise ModuleNotFoundError(f"{who} {reason}", name=next(it for it in PACKAGES if not _is_there(it)))

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
 _HEAD = """\
 # Wrong implementations
 
-Each of these adapters is one of ours with one bug, planted on purpose. The search must find every one.
+Each of these adapters is one of ours with one bug, planted on purpose. The search must find every bug.
 `pymllm verify --adapter NAME` names the law that the bug breaks, and prints the smallest program that
 shows it. [faults.md](faults.md) has the bugs of serving engines.
 
@@ -30,7 +30,7 @@ shows it. [faults.md](faults.md) has the bugs of serving engines.
 program on the class without the bug, which must not break a law. `python tests/meta/faulty_page.py` writes
 this page.
 
-| adapter | what it does wrong | law | what the law demands | operations of the program |
+| adapter | its bug | law | demand of the law | operations of the program |
 | --- | --- | --- | --- | --- |
 """
 

@@ -51,7 +51,7 @@ _PAGE = """\
 
 Do the tests notice a mistake in `history/`, `oracle/`, `mem_cache/` and `core/`? mutmut {version} makes small
 mistakes on purpose, one at a time: another operator, number, text or argument. A mistake counts as noticed if
-a test fails that enters the changed function (a unit test of these rooms, or a state machine), or takes more
+a test that enters the changed function (a unit test of these rooms, or a state machine) fails, or takes more
 than five times its processor time. A sample of {size} out of {total} mistakes, drawn from the seed `{seed}`:
 
 **{score}.** The goal is {goal:.0%} of those that can be noticed.
@@ -59,7 +59,7 @@ than five times its processor time. A sample of {size} out of {total} mistakes, 
 The table lists the mistakes of the sample that no test noticed. Those with a reason, which
 `tests/meta/mutants_explained.json` has, were not tried.
 `python tests/meta/mutation.py --sample {size} --page docs/mutation.md` writes this page. Several machines,
-such as the jobs of a matrix, share the work; their lines in one file are the whole:
+such as the jobs of a matrix, share the work; their lines in one file give the whole result:
 
 ```text
 python tests/meta/mutation.py --sample {size} --shard $I/8 --keep $I.jsonl   # on eight machines, I in 1..8
@@ -67,9 +67,9 @@ cat ?.jsonl > all.jsonl
 python tests/meta/mutation.py --sample {size} --keep all.jsonl --page docs/mutation.md
 ```
 
-The last command tries what is missing, and nothing that was noticed. What nobody noticed is tried again only
-once the package or its tests are others. `PYMLLM_SHARD=$I/8` is the same as `--shard`, and `--shard env`
-reads what Slurm or GitLab says. The same command again goes on where it was.
+The last command tries only missing mistakes. An unnoticed mistake is tried again only after the package or
+its tests have changed. `PYMLLM_SHARD=$I/8` is the same as `--shard`, and `--shard env` reads the variables of
+Slurm or GitLab. The same command continues after an interruption.
 
 | function | was | became | why no test noticed it |
 | --- | --- | --- | --- |

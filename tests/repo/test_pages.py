@@ -489,13 +489,13 @@ def first_cells(head: str) -> list[str]:
 def test_the_page_has_each_section_of_a_report() -> None:
     """In its order, but for the list of the runs, which is told in words."""
     titles = [section.title.lower() for section in make_sections(LoadedRuns(everything()))]
-    assert [title.lower() for title in first_cells("| section | what")] == titles[:-1]
+    assert [title.lower() for title in first_cells("| section | content")] == titles[:-1]
 
 
 def test_the_page_has_each_kind_of_record_and_each_feed() -> None:
     """And none that there is not."""
-    assert first_cells("| record | what") == list(RECORDS)
-    assert ["html", *first_cells("| `--format` | what")] == list(FORMATS)
+    assert first_cells("| record | content") == list(RECORDS)
+    assert ["html", *first_cells("| `--format` | content")] == list(FORMATS)
 
 
 def test_the_page_names_each_command_that_keeps_its_result() -> None:

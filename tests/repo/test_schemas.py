@@ -33,6 +33,12 @@ def test_a_kept_schema_is_that_of_the_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
+def test_each_schema_is_described_by_a_noun(name: str) -> None:
+    """The help of ``pymllm schema`` shortens the first sentence of each document."""
+    assert SCHEMAS[name].split()[0] in ("a", "the")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.usefixtures("builder")
 def test_the_site_has_each_schema_as_it_is_printed(name: str) -> None:
     """And each is a valid one."""

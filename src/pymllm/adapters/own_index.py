@@ -98,7 +98,7 @@ def _chain(blocks: Sequence[tuple[int, int]], parent: int | None) -> tuple[list[
     blocks = [(_number(hash), _number(tokens)) for hash, tokens in blocks]
     hashes = [hash for hash, _ in blocks]
     if parent in hashes or len({*hashes}) != len(hashes):
-        raise ValueError(f"hashes {hashes} below {parent}: one stands there twice")
+        raise ValueError(f"hashes {hashes} below {parent}: one is there twice")
     return blocks, parent
 
 

@@ -27,7 +27,7 @@ from pymllm.torch_extra import why_no_torch
     "-v", "--verbose", is_flag=True, help="List the configurations, too, with the capabilities of each."
 )
 def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """List adapters: name, kind, number of configurations, and what each adapts.
+    """List adapters: name, kind, number of configurations, and the adapted class.
 
     NAME is a name of the list or module:Class; the default is all names.
     """

@@ -29,14 +29,14 @@ _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.1, 86_400.0
 
 _HELP = """\
-Show Python, torch, GPUs, what NVML reads, and versions, as a bug report needs them.
+Show Python, torch, GPUs, the readings of NVML, and versions, for a bug report.
 
 Each check runs in a process of its own, so a driver that hangs or crashes cannot stop the command. torch
 is loaded, which takes a second or more, and CUDA is initialised if there is a device.
 
 \b
 Exit status:
-  0  healthy; what is missing or cannot be read is unknown, with the reason
+  0  healthy; a missing or unreadable value is unknown, with the reason
   2  bad input
   4  sick: torch or NVML crashed or hung until the deadline; the driver or
      CUDA reports an error; a GPU was lost, or has uncorrected ECC errors or
@@ -103,7 +103,7 @@ def doctor_command(
     if not any(probe.name == "NVML" and probe.reason for probe in document.probes):
         keep_run(store, document)
     elif store is not None:
-        complain(f"--store {store}: nothing is kept, since a run says what NVML tells of the machine")
+        complain(f"--store {store}: nothing is kept, because a run needs the readings of NVML")
     tell(document, make_text, as_json)
     return _SICK if document.sick else 0
 

@@ -298,7 +298,7 @@ shard = click.option(
 keep = click.option(
     "--keep",
     type=OUTPUT_FILE,
-    help="Write each result there at once; the next run takes what is there and does only the rest.",
+    help="Write each result into FILE at once; the next run reuses them and does only the rest.",
 )
 timeout = click.option(
     "--timeout",
@@ -306,7 +306,7 @@ timeout = click.option(
     metavar="SECONDS",
     default=30.0,
     help="Longest time for one call of an adapter, or one answer of a server; "
-    "what takes longer counts as hung. 0: no limit.",
+    "a longer one counts as hung. 0: no limit.",
 )
 
 
@@ -345,7 +345,7 @@ deviations = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     callback=_read_known,
-    help="What is known to differ, as docs/verify.md describes it: the search goes on behind it.",
+    help="Known differences, as described in docs/verify.md: the search passes over them.",
 )
 programs = click.option(
     "--output",
@@ -523,7 +523,7 @@ def split_program(file: str) -> tuple[Path, str]:
 def read_program_for(file: str, adapter: str | None, command: str | None) -> tuple[History, str]:
     """Read a history, and return it with the name of the adapter that it is to be run on."""
     if adapter is not None and command is not None:
-        raise click.UsageError("--adapter and --command both name what to run; give only one of them.")
+        raise click.UsageError("--adapter and --command both name the program to run; give only one of them.")
     history = read_program(file)
     given = adapter if command is None else f"{PREFIX}{command}"
     return history, find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name

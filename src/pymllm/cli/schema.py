@@ -25,7 +25,7 @@ _OF_LINES = {
         "a line that merge measured",
         "pymllm.soak.measured:measured_schema",
     ),
-    "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
+    "peers": ("the file that tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "probe-file": ("a line of a file of pymllm probe", "pymllm.probing.records:probe_schema"),
     "protocol": ("a line sent to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "vectors": ("a line of a file of vectors", "pymllm.vectors.format:vectors_schema"),
@@ -47,7 +47,10 @@ for _module in pkgutil.iter_modules(documents.__path__, f"{documents.__name__}."
 _DOCUMENTS = dict(_documents())
 _DESCRIBED = {name: re.split("[;:.]", record.__doc__ or "")[0] for name, record in _DOCUMENTS.items()}
 SCHEMAS: dict[str, str] = {
-    **{name: f"w{described[1:]}".replace("``", "") for name, described in _DESCRIBED.items()},
+    **{
+        name: f"{described[:1].lower()}{described[1:]}".replace("``", "")
+        for name, described in _DESCRIBED.items()
+    },
     **{name: described for name, (described, _) in _OF_LINES.items()},
 }
 SCHEMAS = dict(sorted(SCHEMAS.items()))

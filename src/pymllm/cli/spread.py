@@ -172,7 +172,7 @@ def spread_tasks(
             engine.close(at_once=True)
     tell_of_losses(progress)
     for number, why in sorted(progress.lost.items()):
-        complain(f"shard {number}/{shards}: {why}; what is missing of it is done here")
+        complain(f"shard {number}/{shards}: {why}; its missing tasks are done here")
     if spread.interruption is not None:
         raise spread.interruption
 

@@ -127,7 +127,7 @@ class FindingRow(Row, frozen=True, kw_only=True):
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True, tag="pymllm.findings"):
-    """What ``pymllm merge`` writes beside its ledger: new findings first, and the smallest of them."""
+    """The findings file of ``pymllm merge``: new findings first, the smallest of them on top."""
 
     findings: tuple[FindingRow, ...]
 

@@ -14,7 +14,7 @@ class BrokenLaw(Row, frozen=True):
 
 
 class ShardDocument(Document, frozen=True, kw_only=True, tag="pymllm.shard"):
-    """What ``--shard I/N`` prints of verify, compare or replay: how much was done, and what was broken.
+    """The document of a shard of verify, compare or replay: finished tasks, and broken laws.
 
     ``file`` has the results. ``tasks`` are those of this shard, ``total`` those of all shards; ``kept`` of
     the tasks that are ``done`` were in the file before. The verdict is that of all shards together, which

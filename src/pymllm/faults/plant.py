@@ -211,7 +211,7 @@ def _resolved(target: str, by: object) -> Any:
     try:
         return by.find() if isinstance(by, _Named) else by
     except (ImportError, AttributeError) as error:
-        raise StaleEditError(f"{target}: what replaces it cannot be found: {error}") from error
+        raise StaleEditError(f"{target}: its replacement cannot be found: {error}") from error
 
 
 def _refuse_unfit(change: Replace, old: object, by: object) -> None:
@@ -239,7 +239,7 @@ def _refuse_other_parameters(target: str, old: FunctionType, new: Callable[..., 
     named = [it.name for it in instead.values() if it.kind is not it.VAR_KEYWORD]
     if list(takes)[: len(named)] != named or len(named) == len(instead) < len(takes):
         raise StaleEditError(
-            f"{target} takes ({', '.join(takes)}), and what replaces it ({', '.join(instead)})"
+            f"{target} takes ({', '.join(takes)}), and its replacement ({', '.join(instead)})"
         )
 
 

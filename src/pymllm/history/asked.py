@@ -1,6 +1,6 @@
 """The operations that an implementation must answer: the claims that each operation needs, in one table.
 
-The smoke test takes its needs from here, and so does law X9, by which what is claimed is done.
+The smoke test takes its needs from here, and so does law X9, by which every claimed operation is carried out.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class PlayedAct(Record, frozen=True):
 
 
 class PlayedActs(Record, frozen=True):
-    """What a machine, named by its class, was told to do, where its operations came of that.
+    """The acts of a machine, named by its class, that led to the operations of a program.
 
     - ``audit``: Whether the implementation was walked from inside after every step.
     """
@@ -62,7 +62,7 @@ END, GO_ON = "end", "go on"
 
 
 class Deviation(Record, frozen=True):
-    """What an implementation is known to do otherwise than a law says: nobody is to be told of it again.
+    """A known deviation from a law, which a search passes over.
 
     - ``name``: Of its own.
     - ``law``: The law that it breaks.
@@ -108,7 +108,7 @@ class Deviation(Record, frozen=True):
 
 
 class Header(Record, frozen=True):
-    """What a history is of.
+    """The header of a history: the implementation, its configuration, and the origin of the program.
 
     - ``config``: What the adapter was built with.
     - ``capabilities``: What it claims, sorted.
@@ -146,7 +146,7 @@ class Header(Record, frozen=True):
 
 
 class Step(Record, frozen=True, rename={"number": "step", "operation": "op"}):
-    """One operation and what it did; ``outcome`` is ``None`` where it has not been run."""
+    """One operation and its outcome, ``None`` if the operation has not been run."""
 
     number: int
     operation: Operation

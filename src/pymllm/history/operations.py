@@ -1,9 +1,9 @@
-"""What can be asked of an implementation: the only language between the rooms.
+"""Operations on an implementation, the common language of the rooms.
 
-Operations are frozen records of plain data, numbered from 1 within a program. What an implementation chose is
-named by the step that chose it, so that a program runs on any adapter: nodes by the `Match` or `Insert` that
-returned them, holds by their `Lock`, slots by a `Span` of the step that handed them out. Which of them an
-adapter must understand depends on its kind (`OPERATIONS_OF`).
+Operations are frozen records of plain data, numbered from 1 within a program. A choice of an implementation
+is named by its step, so that a program runs on any adapter: nodes by the `Match` or `Insert` that returned
+them, holds by their `Lock`, slots by a `Span` of the step that handed them out. Which of them an adapter must
+understand depends on its kind (`OPERATIONS_OF`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operation did: what its caller saw, and what the pools below saw, in order."""
+"""Outcomes of operations: results, effects and sizes, as frozen records of plain data."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class RequestView(_Result, frozen=True):
 
 
 class RequestRun(Record, frozen=True):
-    """What the forward pass was told of one request, and what it read for it.
+    """One request in a forward pass: its input, and the values read for it.
 
     - ``request``, ``row``, ``blocks``: As of `RequestView`.
     - ``start``, ``count``: The tokens computed.
-    - ``writes``: Where their KV went: of each block reached, the first slot and how many follow on.
+    - ``writes``: Where their KV went: for each block reached, the first slot and the number of slots.
     - ``offsets``: After how many of them a state was extracted.
     - ``is_sampled``: Whether a next token was chosen.
     - ``kv``: What each block held in its places before ``start + count``, once this request had written.
@@ -332,7 +332,7 @@ class Inspected(_Result, frozen=True):
 
 
 class FoundSlots(_Result, frozen=True):
-    """What each block was told: its slot, -1 for none, and whether it has a state."""
+    """The slot of each block, -1 for none, and whether it has a state."""
 
     slots: tuple[int, ...]
     has_state: tuple[bool, ...]

@@ -231,7 +231,7 @@ def check_slots(pool: Any, page_size: int, values: torch.Tensor) -> NDArray[np.i
 
 
 def check_owner(cache: TreeCache[Any], nodes: Sequence[BaseTreeNode]) -> None:
-    """Compare the pages of a tree with those that its pool counts as the cache's, where it watches (R9)."""
+    """Compare the pages of a tree with the pages that a watching pool counts as the cache's (R9)."""
     if cache._owner is None:
         return
     size, values = cache.page_size, [node.value for node in nodes if node.value is not None]

@@ -61,7 +61,7 @@ def find_changed(header: Header, adapter: Adapter) -> str | None:
 def _as_built(name: str, adapter: Adapter) -> Adapter:
     """Return a new adapter; `AdapterError` where its name, kind, config or capabilities are invalid."""
     if type(adapter.name) is not str:
-        raise AdapterError(name, f"its name is {shown(adapter.name)}; it must stay what __init__ was given")
+        raise AdapterError(name, f"its name is {shown(adapter.name)}; keep the name given to __init__")
     if type(adapter.kind) is not str or adapter.kind not in KINDS:
         raise AdapterError(name, f"its kind is {shown(adapter.kind)}; it must stay that of its class, KIND")
     if not isinstance(adapter.config, dict):

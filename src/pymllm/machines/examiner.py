@@ -145,7 +145,7 @@ class Examiner:
         try:
             wrong = find_wrong_answer(operation, outcome) or self._find_changed()
         except Exception as error:  # what was answered may raise anything where it is looked at
-            wrong = f"a look at what it answered raised {describe_error(error)}"
+            wrong = f"reading its answer raised {describe_error(error)}"
         if wrong is not None:
             steps.append(Step(number, operation))
             raise AdapterError(self.adapter.name, f"step {number}, {operation}: {wrong}")

@@ -319,9 +319,7 @@ class EngineMachine(ActingMachine):
     def _carry(self, operation: Operation) -> Outcome:
         outcome = self.do(operation)
         if self._may_not_reset and isinstance(operation, ops.Reset):
-            raise InvariantViolation(
-                self.RESET_LAW, "the engine emptied the cache, though nobody asked for it"
-            )
+            raise InvariantViolation(self.RESET_LAW, "the engine emptied the cache without being asked")
         self.notes.note_operation(operation, outcome)
         return outcome
 
@@ -393,7 +391,7 @@ class EngineMachine(ActingMachine):
         except UsageError as error:
             asked = self._carrier.asked
             law = "E2" if asked is None else self.LAWS_OF_CALLS.get(type(asked), "E2")
-            raise InvariantViolation(law, f"the engine did what no caller may: {error}") from error
+            raise InvariantViolation(law, f"the engine made a forbidden call: {error}") from error
 
     # -- requests --------------------------------------------------------------------------------------
     @act(which=(0, len(_BRANCHES) - 1))

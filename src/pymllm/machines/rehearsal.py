@@ -189,7 +189,7 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         remade = ""
         if method == "reset":
             remade = (
-                ". A pool that is made anew tells nothing, and a watch of the old one sees nothing:"
+                ". A new pool reports nothing, and a watch of the old one sees nothing:"
                 " empty the cache, give back what it had, and leave to the caller what is the caller's"
             )
         return method, f"{seen}; {_advice(rehearsal, method)}{remade}"

@@ -294,7 +294,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
     except AdapterError as error:
         return SmokeFailure(entry.name, kind, error.message, conversation=ended_conversation(error))
     except Exception as error:  # what an adapter answers may raise anything where it is looked at
-        return SmokeFailure(entry.name, kind, f"a look at what it answered raised {describe_error(error)}")
+        return SmokeFailure(entry.name, kind, f"reading its answer raised {describe_error(error)}")
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:

@@ -76,10 +76,10 @@ CacheEvent: TypeAlias = BlocksStored | BlocksRemoved | AllCleared
 
 
 class EventLog:
-    """What a cache has noted since it was asked last, in order; first of all that nothing is cached.
+    """The events of a cache since they were last taken, in order; the first one says that nothing is cached.
 
-    ``block_size``: tokens of a block. Its user takes the events from time to time: all that were noted since
-    are kept until then. Noting is O(1), whatever a node has.
+    ``block_size``: tokens of a block. Its user takes the events from time to time; until then all are kept.
+    Noting an event is O(1), whatever the size of a node.
     """
 
     __slots__ = ("_noted", "block_size", "pages")

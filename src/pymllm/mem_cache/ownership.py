@@ -22,7 +22,7 @@ class OneOwner:
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"{name} cannot be copied or pickled, what it owns has one owner: {self._INSTEAD}")
+        raise TypeError(f"{name} cannot be copied or pickled, its resources have one owner: {self._INSTEAD}")
 
 
 def refuse_other_thread(call: str, what: str, thread: int, doing: str) -> None:

@@ -1,4 +1,4 @@
-"""What a server of unknown making can do, found out by asking: token ids as prompts, and namespaces."""
+"""Abilities of an unknown server, detected by requests: token ids as prompts, and namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAD_MOST = 2
 
 
 def find_abilities(client: Client, longest: int, *, claims_namespaces: bool = False) -> None:
-    """Ask a server for what its client does not know yet, and let the client use it.
+    """Detect the optional abilities of a server by requests, and let its client use them.
 
     Token ids are used unless they are refused, or counted as another number: then prompts are texts. A
     namespace is used if a prompt was served from the cache in its own, and in no other one. With

@@ -383,7 +383,7 @@ def connect(http: httpx.Client, api: str, *, keeps_cache: bool = False) -> Clien
 
 
 def _owner_of(http: httpx.Client) -> tuple[str | None, str | None]:
-    """Return who says that it owns the first model, and the model's name."""
+    """Return the owner that the server reports for its first model, and the model's name."""
     response, text = fetch(http, "GET", "/v1/models")
     if response.status_code == 404:
         return None, None
@@ -437,7 +437,7 @@ def request_json(http: httpx.Client, method: str, path: str, body: Mapping[str, 
 def fetch(
     http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx.Response, bytes]:
-    """Return an answer, whatever its status, and its body, of bounded length and in bounded time.
+    """Return an answer with any status, and its body, within bounds of length and time.
 
     The client's timeout is that of each read, which a server that sends a byte at a time always meets. So the
     body as a whole has it, too.
@@ -477,7 +477,7 @@ def _failures(where: str) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectError as error:
-        raise ServerFailed(f"{where}: nobody answers at this address: {error}") from error
+        raise ServerFailed(f"{where}: no answer from this address: {error}") from error
     except httpx.TimeoutException as error:
         raise ServerFailed(f"{where}: no answer in time (--timeout)") from error
     except httpx.RemoteProtocolError as error:

@@ -73,7 +73,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a history says of each law: how often it was tested, or why it was not; the first violation."""
+    """The verdict on a history: for each law its tests or the reason for none, and the first violation."""
 
     tests: Mapping[str, int]
     reasons: Mapping[str, str]
@@ -95,7 +95,7 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation; what ``without`` or its head names is not claimed."""
+    """Judge a history up to its first violation, without the laws that ``without`` or its head names."""
     without = {*without, *history.head.without}
     for claim in without & CLAIMS.keys():
         without |= {*CLAIMS[claim]}
@@ -110,7 +110,7 @@ def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
 
 @dataclass(slots=True)
 class _Sums:
-    """What was asked since the first look: exact, and with all that dropped streams may have come to."""
+    """Sums over the requests since the first look: exact ones, and bounds with all dropped streams."""
 
     requests: int = 0
     dropped: int = 0
@@ -337,7 +337,7 @@ class _Judging:
     # -- events --------------------------------------------------------------------------------------------
 
     def _hear(self, number: int, step: Step) -> None:
-        """Judge the events of a step, and what its requests hit by what was told until then."""
+        """Judge the events of a step, and the hits of its requests by the events before them."""
         stream, head = self._stream, self.history.head
         operation, asked = step.operation, [*zip(step.answers, step.salts, strict=False)]
         if isinstance(operation, Cold) and head.cold == "other":
@@ -380,7 +380,7 @@ class _Judging:
         self.tests.update(
             {law: count for law, count in self._stream.tests.items() if law not in self.without}
         )
-        unclaimed.setdefault("W7", "nobody tells how many blocks the memory has")
+        unclaimed.setdefault("W7", "the number of blocks in the memory is unknown")
         if not self._tells_cached:
             unclaimed.setdefault("W8", "the server tells no cached tokens")
         why = None
@@ -392,7 +392,7 @@ class _Judging:
             reasons |= dict.fromkeys(STREAM_LAWS, why)
         elif any(step.is_noisy for step in self.history.steps):
             reasons["W8"] = (
-                "the stream of events did not become quiet, so nobody knows what was told before a request"
+                "the stream of events did not become quiet, so the events before a request are unknown"
             )
         elif self._stream.is_late:
             reasons["W8"] = "the beginning of the stream was not heard; a cleared cache would be told, too"
@@ -449,7 +449,7 @@ class _Judging:
             unclaimed.setdefault("V5", head.no_salts)
         if not head.has_ids:
             for law in ("V5", "V7"):
-                unclaimed.setdefault(law, "prompts are texts, and nobody knows where their tokens end")
+                unclaimed.setdefault(law, "prompts are texts, so the ends of their tokens are unknown")
         if self._asked and not self._tells_cached:
             for law in ("V3", "V4", "V5"):
                 unclaimed.setdefault(law, "the server tells no cached tokens")

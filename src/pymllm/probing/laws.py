@@ -16,7 +16,7 @@ from pymllm.probing.records import Answer, Figures, Way
 
 @dataclass(frozen=True, slots=True)
 class AnswerSeen:
-    """What is known of one answer when its own law is asked.
+    """The context of one answer when its law is checked.
 
     ``own`` and ``any`` are the longest prefixes of its prompt that its namespace, and any namespace, has
     seen since the cache was emptied; ``None`` where earlier contents of the cache are unknown. ``before`` is
@@ -39,7 +39,7 @@ class AnswerSeen:
 
     @property
     def prompt(self) -> int:
-        """Tokens of the prompt, with those that the server puts before it."""
+        """Tokens of the prompt, with the tokens that the server adds in front."""
         return max(len(self.answer.prompt), self.answer.prompt_tokens or 0)
 
     @property
@@ -88,13 +88,12 @@ def v1(seen: AnswerSeen) -> Found:
     A request that is answered out of the cache, in whole or in part, is answered as the same request cold and
     alone: at each place the log-probabilities of the best tokens are equal, up to the tolerance, and so is
     the token unless its lead over the second is within the tolerance. Only a request that was served from the
-    cache is a test: one whose cached tokens are told to be 0 is none.
+    cache is a test: an answer with 0 reported cached tokens is not one.
 
     Why
     ---
-    Whatever is wrong with a cache ends here: a slot that was given away too early, a table that lists
-    another's block, a state that stands for other tokens, a window whose first half is gone. The answer is
-    fluent and wrong.
+    Every error of a cache ends here: a slot reused too early, a table with another request's block, a state
+    of other tokens, a window whose first half is gone. The answer is fluent and wrong.
 
     Choices
     -------
@@ -142,7 +141,7 @@ def v2(seen: AnswerSeen) -> Found:
     Engines
     -------
     vLLM in float32 on a CPU differs by 5e-6 between a burst and a request alone; with half precision on a GPU
-    its answers depend on the batch unless it is told to be invariant.
+    its answers depend on the batch unless batch invariance is on.
     """
     if not seen.beside or (seen.cold is None and seen.answer.cached != 0):
         return None
@@ -158,13 +157,13 @@ def v3(seen: AnswerSeen) -> Found:
 
     Why
     ---
-    The count is what users pay by and what operators plan by. One that is too high is a bill that is too low,
+    Users pay by this count, and operators plan by it. One that is too high is a bill that is too low,
     or a prefix that was matched by something else than its tokens: a hash that collides, a page whose end was
     rounded up.
 
     Choices
     -------
-    Any smaller number: pages are whole, and what was evicted is gone.
+    Any smaller number: pages are whole, and evicted ones are gone.
 
     Caller
     ------
@@ -173,9 +172,9 @@ def v3(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    vLLM tells cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last block
-    again. llama.cpp tells `timings.cache_n`, which with `--cache-reuse` counts shifted pieces, too; sglang
-    `meta_info.cached_tokens`.
+    vLLM reports cached tokens with `--enable-prompt-tokens-details`; an aligned prompt computes its last
+    block again. llama.cpp reports `timings.cache_n`, which with `--cache-reuse` counts shifted pieces, too;
+    sglang `meta_info.cached_tokens`.
     """
     cached = seen.answer.cached
     if cached is None:
@@ -196,11 +195,11 @@ def v4(seen: AnswerSeen) -> Found:
     """A cold request has no cached tokens.
 
     Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of
-    a namespace. A later one behind an emptied cache has no more than what was asked since then explains.
+    a namespace. A later request after a reset has no more cached tokens than the requests since then explain.
 
     Why
     ---
-    An emptied cache that still serves is what weights are changed under: answers of the old model, told as
+    Weights are changed under an emptied cache, so it must not serve old KV: answers of the old model, told as
     the new one's.
 
     Choices
@@ -233,7 +232,7 @@ def v5(seen: AnswerSeen) -> Found:
 
     Why
     ---
-    Namespaces keep tenants apart: who sees that a prefix is cached knows that somebody else has sent it.
+    Namespaces keep tenants apart: a client that sees a cached prefix knows that another client has sent it.
 
     Choices
     -------
@@ -265,12 +264,12 @@ def v6(seen: FiguresSeen) -> Found:
 
     Why
     ---
-    A hold that an aborted request leaves behind is memory that nobody gets back: the cache shrinks day by day
+    A hold left behind by an aborted request is lost memory: the cache shrinks day by day
     until the server is restarted.
 
     Choices
     -------
-    How soon a dropped stream is noticed, up to ten seconds. What the cache keeps is not held by requests.
+    How soon a dropped stream is noticed, up to ten seconds. Cached memory is not held by requests.
 
     Caller
     ------
@@ -295,9 +294,9 @@ def v6(seen: FiguresSeen) -> Found:
 def v7(seen: FiguresSeen) -> Found:
     """Usage counts the prompt that was sent, and its sums are those of the metrics.
 
-    Where token ids are sent, an answer's prompt tokens are as many as those, whatever was cached. Since the
-    first look, prompt tokens and generated tokens in the metrics have grown by the sums of what the
-    answers tell. A dropped stream adds between nothing and all of its tokens.
+    Where token ids are sent, an answer reports exactly as many prompt tokens, whatever was cached. Since the
+    first look, prompt tokens and generated tokens in the metrics have grown by the sums of the answers. A
+    dropped stream adds between nothing and all of its tokens.
 
     Why
     ---
@@ -315,7 +314,7 @@ def v7(seen: FiguresSeen) -> Found:
     Engines
     -------
     vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
-    llama.cpp does not tell how many requests it has finished, so that its sums cannot be compared.
+    llama.cpp does not report the number of finished requests, so its sums cannot be compared.
     """
     tested = False
     for name, (low, high) in (("prompt_tokens", seen.prompt_tokens), ("generated", seen.generated)):

@@ -11,7 +11,7 @@ from pymllm.probing.records import History
 
 @dataclass(slots=True)
 class Probed:
-    """What came of a probe: the history with its judgement; what ended it early, if anything did."""
+    """The result of a probe: the history, its judgement, and the cause of an early end, if any."""
 
     history: History
     judgement: Judgement

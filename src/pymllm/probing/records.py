@@ -102,7 +102,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server's metrics tell, as far as they do.
+    """Figures from a server's metrics, ``None`` for missing ones.
 
     ``memory`` is the share that requests hold, 0 to 1; the sums count since the server's start.
     """
@@ -247,7 +247,7 @@ def probe_schema() -> dict[str, Any]:
 
 
 def read_history(path: Path) -> History:
-    """Read a history that anybody may have written; `TraceError` names the line that is none of one."""
+    """Read a history from an untrusted file; `TraceError` names an invalid line."""
     lines = read_lines(path)
     head = next((_decoded(path, number, line, Head) for number, line in lines), None)
     if head is None:

@@ -28,7 +28,7 @@ _SUBSCRIBED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePlan:
-    """What is asked: requests, or minutes; and what is judged."""
+    """The plan of a probe: requests or minutes, and the laws to judge."""
 
     seed: int = 0
     requests: int | None = 60
@@ -116,7 +116,7 @@ def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed
 
 
 def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell | None = None) -> Probed:
-    """Play the program of a history once more; its tolerance stays, if it has one of its own."""
+    """Play the program of a history again, with its own tolerance if it has one."""
     player = servers.player(tell=tell)
     head = _head(servers, plan, history.head)
     failure, interruption = _played(servers, player, lambda: player.play(history.program))

@@ -78,7 +78,7 @@ def _kind(cached: int | None, predicted: int, meanwhile: set[int], evicted: bool
 def _while_under_way(
     requests: Mapping[int, Request], in_order: Sequence[Served], config: SerialConfig, seed: int
 ) -> dict[int, set[int]]:
-    """Return what each request would hit when it is sent, and just before its first token.
+    """Return the predicted hits of each request when it is sent, and just before its first token.
 
     A server takes a request up between the two. Prompts are cached by then whose first token had come, and
     answers that had ended.

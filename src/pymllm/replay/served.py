@@ -168,7 +168,7 @@ def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Play:
-    """What became of a trace: its results by request, and how well the clock was kept."""
+    """The result of a trace sent to a server: one result per request, and the lateness of the client."""
 
     results: dict[int, Served] = field(default_factory=dict)
     most_at_once: int = 0

@@ -243,7 +243,7 @@ def memory_curves(memory: MemoryCourse, drifts: Sequence[Drift]) -> tuple[Curve,
     """Draw the private memory of the first 16 processes of a campaign, over their operations."""
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
-    plot = "memory of a soak's processes, shared with nobody"
+    plot = "memory of a soak's processes, shared with no other process"
     curves = []
     for number, process in enumerate(memory.processes[:_PROCESSES], 1):
         series = memory.samples(process, "uss")

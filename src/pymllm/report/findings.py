@@ -103,7 +103,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
-    """Yield the known deviations that were met, and those that no longer show."""
+    """Yield the known deviations that occurred, and those that did not occur any more."""
     shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
     if shown:
         yield Text(f"known     {', '.join(shown)}")

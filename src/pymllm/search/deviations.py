@@ -71,7 +71,7 @@ def _read(name: str, table: Any) -> Deviation:
 def _check(it: Deviation) -> None:
     find_law(it.law)
     if not it.reason.strip():
-        raise ValueError("reason is empty; say in a sentence why it is that way, or what is to be done")
+        raise ValueError("reason is empty; explain the deviation in a sentence, or say what to do about it")
     for field, value, choices in (("kind", it.kind, KINDS), ("then", it.then, (END, GO_ON))):
         if value not in choices:
             raise ValueError(f"{field} is {cut(repr(value))}; it must be one of {', '.join(choices)}")

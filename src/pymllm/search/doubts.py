@@ -257,7 +257,7 @@ def _of_evictions(seen: _Seen) -> str:
         if words and count > told and _is_prolonged(seen.history):
             words += f". Or it {_NEW_ONLY}"
         if words and not told and _is_reset(seen.history):
-            words += ". Or it makes the pool anew in reset, of which a watch sees nothing"
+            words += ". Or it makes a new pool in reset, which a watch does not see"
         if words:
             return words
     if seen.law != "R5":
@@ -285,11 +285,11 @@ def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
     if not told and (count > 0 or (rise or 0) > 0):
         return f"tells of no slot that evict gives back: {tell}"
     if told and not count and not rise:
-        return "tells in evict of slots that did not go now; or its cache is not made anew with each adapter"
+        return "reports in evict slots that did not go now; or its cache is not new with each adapter"
     if rise is not None and rise < told:
         return "never frees the slots that it tells of in evict: an effect only tells"
     if rise is not None and rise > told:
-        return "makes the pool anew in evict, or does not tell of all slots that it gives back"
+        return "makes a new pool in evict, or does not report all slots that it gives back"
     if count != told:
         return f"counts otherwise than its effects: {count} and {told}; the count is of the slots told"
     return ""
@@ -315,7 +315,7 @@ def _of_resets(seen: _Seen) -> str:
         return ""
     if rise is not None and rise > told:
         return (
-            "makes the pool anew in reset, which takes what callers have from them; or does not tell of all"
+            "makes a new pool in reset, which takes the callers' slots from them; or does not report all"
             " slots that it gives back"
         )
     if rise is not None and rise < told:
@@ -346,7 +346,9 @@ def _of_known(seen: _Seen) -> str:
     """Explain an insert that knows a page too few: the last token is left for the model to compute."""
     if seen.law != "R3" or seen.looked != "prefix_len of an insert" or seen.surplus != -(seen.page or 1):
         return ""
-    return "leaves the last page out of what insert returns, such as for a token that the model computes anew"
+    return (
+        "leaves the last page out of what insert returns, such as for a token that the model computes again"
+    )
 
 
 # -- keys and holds ------------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ def _of_first_size(seen: _Seen) -> str:
         return ""
     return (
         "counts otherwise in sizes: available_size is of slots, not pages, without padding (page 0), in a"
-        " pool that is made anew with each adapter, as large as the configuration says; after the operation"
+        " pool that is new with each adapter, as large as the configuration says; after the operation"
     )
 
 

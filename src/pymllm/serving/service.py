@@ -129,7 +129,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Figures of a server since its start, and what it does now."""
+    """Figures of a server: counts since its start, and its present load."""
 
     running: int = 0
     waiting: int = 0

@@ -62,7 +62,7 @@ class KeptRun(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a campaign is: with it, each of its runs can be told by its number.
+    """The definition of a campaign: with it, the number of a run determines the run.
 
     - ``version``: As of `pymllm.instrument.provenance.build_version`.
     - ``versions``: Of the packages involved.

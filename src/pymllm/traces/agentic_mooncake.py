@@ -126,7 +126,7 @@ def _delay(it: _Placed, options: ReadOptions) -> float:
 
 
 def _place(lines: TraceLines) -> Iterator[_Placed]:
-    """Yield the lines of a file, each after those that it depends on."""
+    """Yield the lines of a file, each after its dependencies."""
     known: dict[str, _Placed] = {}
     for row in parents_first(_rows(lines), lines):
         line = row.line

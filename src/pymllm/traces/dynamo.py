@@ -112,7 +112,7 @@ class _Turns:
             if blocks[0] != first:
                 raise Rejected(
                     f"this turn of session_id {line.session_id!r} shares no block with its first turn: "
-                    "if later turns hold only what is new, give --deltas; if whole prompts, --cumulative"
+                    "if later turns have only their new tokens, give --deltas; if whole prompts, --cumulative"
                 )
         return blocks, length
 

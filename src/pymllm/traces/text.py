@@ -203,7 +203,7 @@ def _of_turns(turns: list[Any]) -> list[_Ask]:
 
 
 def _message(item: Any, field: str) -> dict[str, Any]:
-    """Return a message as chat completions have it; ShareGPT's says who it is from, and its value."""
+    """Return a message in the form of chat completions; ShareGPT's has the fields ``from`` and ``value``."""
     if isinstance(item, dict):
         if isinstance(item.get("role"), str):
             return item

@@ -195,7 +195,7 @@ def check_expectation(expected: Any, where: str = "", *, is_top: bool = True) ->
             if type(expected[form]) is not int or len(names) != 3 or expected["page"] < 1:
                 raise ValueError(f"{where}: $new needs the integers page, least and most")
             if form_of(expected.get("but")) not in ("$of", "$halves"):
-                raise ValueError(f"{where}: $new needs what it is not, in but")
+                raise ValueError(f"{where}: $new needs but, the numbers that it excludes")
         if form in ("$set", "$any") and not isinstance(expected[form], list):
             raise ValueError(f"{where}: {form} needs a list")
         if form == "$calls":

@@ -118,7 +118,7 @@ def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
             vector = _read_vector(line)
             _check(vector, header)
             if vector.id in vectors:
-                raise ValueError(f"id {cut(repr(vector.id))} stands in two lines; each has its own")
+                raise ValueError(f"id {cut(repr(vector.id))} is in two lines; each vector needs its own id")
             vectors[vector.id] = vector
         except ValueError as error:
             raise TraceError(str(path), number, str(error)) from None

@@ -1,4 +1,4 @@
-"""The planted faults that vectors show to an implementation by its claims, and those that they do not."""
+"""Shares of the planted faults that the vectors for some claims show."""
 
 from __future__ import annotations
 

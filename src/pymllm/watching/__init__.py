@@ -1,1 +1,1 @@
-"""The stream of cache events that a server tells, and the laws of whoever tells it."""
+"""The stream of a server's cache events, and the laws of its producer."""

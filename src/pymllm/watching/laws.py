@@ -90,16 +90,16 @@ def w1(seen: NumberSeen) -> Found:
 
     Choices
     -------
-    The first number. A producer that starts anew may begin again with 0: then nothing is there.
+    The first number. A restarted producer may begin again with 0: then nothing is there.
 
     Caller
     ------
-    Whoever listens reads as fast as messages come: a queue that overflows drops some, which is the
+    A listener reads as fast as messages come: a queue that overflows drops some, which is the
     listener's gap and not the producer's.
 
     Engines
     -------
-    vLLM and sglang number each message and keep the last ones for whoever asks (`replay_endpoint`).
+    vLLM and sglang number each message and keep the last ones for requests (`replay_endpoint`).
     """
     expected = f"number {seen.last + 1}"
     if seen.is_taken:
@@ -123,7 +123,7 @@ def w2(seen: Stored) -> Found:
 
     Choices
     -------
-    Whether tokens are told at all.
+    Whether tokens are reported at all.
 
     Caller
     ------
@@ -131,7 +131,7 @@ def w2(seen: Stored) -> Found:
 
     Engines
     -------
-    vLLM's groups with a sliding window carry tokens of blocks that were skipped (vllm#44451). dynamo tells
+    vLLM's groups with a sliding window carry tokens of blocks that were skipped (vllm#44451). dynamo reports
     hashes of tokens instead.
     """
     if seen.tokens is None:
@@ -157,7 +157,7 @@ def w3(seen: ParentSeen) -> Found:
 
     Caller
     ------
-    Who joins late has not heard of earlier blocks: nothing is blamed then.
+    A late listener does not know earlier blocks: nothing is blamed then.
 
     Engines
     -------
@@ -197,7 +197,7 @@ def w4(seen: BlockSeen) -> Found:
 
 @_law
 def w5(seen: BlockSeen) -> Found:
-    """A block is told removed when its last copy goes.
+    """A block is reported as removed when its last copy is removed.
 
     A hash that was stored twice, in two blocks of memory, is still there when one of them is taken. It is a
     claim, which ``--removal one`` withdraws: then each copy has a removal of its own, and an index has to
@@ -210,7 +210,7 @@ def w5(seen: BlockSeen) -> Found:
 
     Choices
     -------
-    Whether a second copy is told at all.
+    Whether a second copy is reported at all.
 
     Caller
     ------
@@ -218,7 +218,7 @@ def w5(seen: BlockSeen) -> Found:
 
     Engines
     -------
-    vLLM computes the last block of a prompt again, stores it twice, and tells the removal of one copy
+    vLLM computes the last block of a prompt again, stores it twice, and reports the removal of one copy
     (vllm#55092, vllm#48933).
     """
     if not seen.copies:
@@ -231,13 +231,13 @@ def w5(seen: BlockSeen) -> Found:
 def w6(seen: BlockSeen) -> Found:
     """One hash has one content, and one content one hash.
 
-    A content is the tokens of the block, its parent, and what keeps namespaces apart (salt, adapter), in one
-    group. It is compared with the blocks that are there.
+    A content is the tokens of the block, its parent, and its namespace (salt, adapter), in one group. It is
+    compared with the blocks that are there.
 
     Why
     ---
-    Two contents of one hash are a collision: one of two prompts gets the other's memory. Two hashes of one
-    content are found by nobody who computes them.
+    Two contents of one hash are a collision: one of two prompts gets the other's memory. A router that
+    computes hashes cannot find the second hash of a content.
 
     Choices
     -------
@@ -267,7 +267,8 @@ def w7(seen: RoomSeen) -> Found:
 
     Why
     ---
-    Blocks that are taken for other tokens without a word pile up: an index promises what is long gone.
+    Blocks that are taken for other tokens without a word pile up: an index promises blocks that are long
+    gone.
 
     Choices
     -------
@@ -290,7 +291,7 @@ def w7(seen: RoomSeen) -> Found:
 
 @_law
 def w8(seen: HitSeen) -> Found:
-    """What a request hits is the longest chain that was told.
+    """A request hits the longest chain of reported blocks.
 
     The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
     and in its namespace, that were told and not removed when it was sent. The last token of a prompt is
@@ -300,9 +301,9 @@ def w8(seen: HitSeen) -> Found:
 
     Why
     ---
-    It is what the stream is for. A router sends a request to the server that is told to have most of its
-    prompt; if that finds less, the rest is computed anew, and if it would have found more elsewhere, nobody
-    knows.
+    This is the purpose of the stream. A router sends a request to the server that reportedly has most of its
+    prompt; if the server has less, the rest is computed again, and if another server has more, the router
+    does not know.
 
     Choices
     -------
@@ -315,8 +316,8 @@ def w8(seen: HitSeen) -> Found:
 
     Engines
     -------
-    vLLM 0.32 tells a block removed when one of its two copies goes, and then hits it: 96 tokens, where 64 are
-    told (vllm#55092).
+    vLLM 0.32 reports a block as removed when one of its two copies is removed, and then hits it: 96 tokens,
+    although 64 are reported (vllm#55092).
     """
     what = f"tokens that request {seen.request} hit"
     if seen.is_exact:

@@ -112,7 +112,7 @@ class Listener:
                     for parts in waiting:
                         yield from self._take(last, parts)
                     raise UsageError(
-                        f"{self._address}: ZeroMQ refused what came and ended the connection: a message has "
+                        f"{self._address}: ZeroMQ refused a message and ended the connection: a message has "
                         f"at most {MESSAGE_LIMIT:,} bytes; nothing behind it was heard"
                     )
             elif ready:
@@ -133,7 +133,7 @@ class Listener:
         yield plain
 
     def _is_refused(self) -> bool:
-        """Tell whether a connection that ended was ended by this side, for what came."""
+        """Tell whether this side ended a connection because of a received message."""
         is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
         return bool(is_told) == self._is_refused_where_told
 

@@ -71,7 +71,7 @@ class Recorder:
         self._file.flush()
 
     def write_end(self, why: str) -> None:
-        """Write why the stream ended early, so that whoever reads the recording knows it, too."""
+        """Write the reason for the early end of the stream into the recording."""
         self.write({ENDED: why})
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ def read_shard(text: str, environ: Mapping[str, str]) -> Shard:
     if found := re.fullmatch(r"env(?:/(\d{1,9}))?", text, re.ASCII):
         return _find(None if found[1] is None else int(found[1]), environ)
     raise UsageError(
-        f"{cut(text)!r} is no shard; write I/N with I in 1..N, such as 1/3, or env for what a scheduler says"
+        f"{cut(text)!r} is no shard; write I/N with I in 1..N, as 1/3, or env for a scheduler's variables"
     )
 
 

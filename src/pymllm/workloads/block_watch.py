@@ -115,7 +115,7 @@ class BlockRecurrent:
     # -- what the context does to states -----------------------------------------------------------------
 
     def note_commit(self, left: Sequence[Snapshot]) -> int:
-        """Compare the states that a commit cached with those that the step left (law C7); count them."""
+        """Compare the states cached by a commit with the states of the step (law C7), and count them."""
         blocks = list(dict.fromkeys(snapshot.block for snapshot in left))
         for kind in self._kinds:
             kind.kept.update((block, kind.left[block]) for block in blocks)

@@ -78,7 +78,7 @@ class CountedRun:
         self._sums.update(requests=1, **{how: 1})
 
     def _close(self, live: LiveSequence) -> None:
-        """Count the tokens that an admission has computed, and those that a first one leaves uncomputed."""
+        """Count the tokens computed in an admission, and those left uncomputed by a first admission."""
         hit = self._hits.pop(live.place, None)
         if hit is None:
             return

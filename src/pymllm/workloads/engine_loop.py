@@ -126,7 +126,7 @@ class EngineLoop(ABC, Generic[Live]):
     def check_quiescent(self) -> None:
         """Check that pools and cache own everything once no request waits or lives (laws E2, E3, E5, E6)."""
         if not self._is_idle():
-            raise UsageError("requests wait or live: run or drain the engine before checking what is left")
+            raise UsageError("requests wait or live: run or drain the engine before checking the rest")
         self._loop_watch.check_quiescent()
         self._loop_watch.check_counts(self._tally)
 

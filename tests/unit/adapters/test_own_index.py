@@ -86,7 +86,7 @@ def test_workers_are_cleared_and_dropped(index: DictIndex) -> None:
 def test_a_block_stands_in_one_place(index: DictIndex) -> None:
     """X1: before anything is stored."""
     for blocks, parent in ((((7, 7), (7, 8)), None), (((7, 7), (103, 8)), 103)):
-        with pytest.raises(ValueError, match="one stands there twice"):
+        with pytest.raises(ValueError, match="one is there twice"):
             index.store(1, blocks, parent)
     assert index.find([7]) == {}
     assert index.find([1, 2, 3]) == {1: 3, 2: 2}
@@ -165,7 +165,7 @@ def test_what_is_loaded_goes_on_where_the_other_is(events: EventIndex) -> None:
 
 def test_what_is_refused_has_no_number(events: EventIndex) -> None:
     """X1: the event with that number may still come."""
-    with pytest.raises(ValueError, match="one stands there twice"):
+    with pytest.raises(ValueError, match="one is there twice"):
         events.store(1, ((7, 7), (7, 7)), number=2)
     with pytest.raises(TypeError):
         events.remove(1, [1.5], number=2)  # type: ignore[list-item]

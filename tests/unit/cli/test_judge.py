@@ -93,7 +93,7 @@ def test_an_outcome_that_was_replaced_by_unsupported_is_a_violation(silent: Path
     """X9: it hid what breaks P2, and did not pass for a step that counts as nothing."""
     result = judge(str(silent))
     assert (result.exit_code, result.stderr) == (1, "")
-    assert result.stdout.startswith("X9  VIOLATED by rows: what is claimed is done\n")
+    assert result.stdout.startswith("X9  VIOLATED by rows: every claimed operation is carried out\n")
     assert "unsupported (not now)" in result.stdout
 
 

@@ -67,7 +67,7 @@ def test_a_trace_is_sent_compared_and_goes_on(trace: Path, tmp_path: Path) -> No
 def test_bad_input_is_refused_before_anything_is_sent(trace: Path, tmp_path: Path) -> None:
     """X1: one line, and the way out."""
     url, size = "http://127.0.0.1:9", ("--block-tokens", 16, "--capacity", 4096)
-    refused("replay-server", trace, url, *size, words="nobody answers at this address")
+    refused("replay-server", trace, url, *size, words="no answer from this address")
     refused("replay-server", trace, "ftp://x", *size, words="'ftp://x' is no address of a server")
     refused(
         "replay-server", trace, url, "--capacity", 20, words="--capacity 20 has less than two pages of 16"

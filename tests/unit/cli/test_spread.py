@@ -114,7 +114,7 @@ def test_what_an_engine_loses_is_done_here(monkeypatch: pytest.MonkeyPatch) -> N
     lines = result.stderr.splitlines()
     assert "tried again after a loss: 1 attempt of shard 1; the last: shard 1-of-2: OSError" in lines[0]
     why = "given up after 2 attempts; the last one: OSError: node is gone"
-    assert lines[1] == f"pymllm: shard 1/2: {why}; what is missing of it is done here"
+    assert lines[1] == f"pymllm: shard 1/2: {why}; its missing tasks are done here"
 
 
 def test_an_interrupt_keeps_what_came(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,9 @@ def test_turns_are_told_by_an_option_of_every_verb() -> None:
     path = SMALL.with_name("delta_traces") / "aiperf.jsonl"
     for verb in (("trace", "inspect"), ("replay-serial",), ("replay",), ("curve",)):
         refused(
-            *verb, path, words="shares no block with its first turn: if later turns hold only what is new"
+            *verb,
+            path,
+            words="with its first turn: if later turns have only their new tokens",
         )
         shown = [typed(*verb, path, words).stdout for words in ("--deltas", "--cumulative")]
         assert "55.6 %" in shown[0]

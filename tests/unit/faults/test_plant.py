@@ -236,7 +236,7 @@ def test_edits_and_replacements_of_different_things_add_up() -> None:
         (Replace(f"{THING}.double", 7), "is a function, and 7 is none"),
         (
             Replace(f"{THING}.double", no_room),
-            r"takes \(self, value, by, plus\), and what replaces it \(self\)",
+            r"takes \(self, value, by, plus\), and its replacement \(self\)",
         ),
         (Replace(f"{THING}.double", Thing.double), "is replaced by itself"),
         (Replace(f"{THING}.double", "def twice(self): pass"), "must define double, and nothing else"),
@@ -271,7 +271,7 @@ def test_a_function_that_is_gone_is_said_so() -> None:
     replacement = pickle.loads(
         pickle.dumps(Replace(f"{THING}.room", no_room)).replace(b"no_room", b"no_rook")
     )
-    with pytest.raises(StaleEditError, match="what replaces it cannot be found"), planted([replacement]):
+    with pytest.raises(StaleEditError, match="its replacement cannot be found"), planted([replacement]):
         pytest.fail("the block ran")
 
 

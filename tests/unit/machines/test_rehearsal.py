@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "reset",
         "emptied a cache of 2 slots, and your adapter told of no slot given back",
     ),
-    "ResetAnew": ("reset", "available_size rose by 3", "A pool that is made anew tells nothing"),
+    "ResetAnew": ("reset", "available_size rose by 3", "A new pool reports nothing"),
     "ResetAnewWatched": ("reset", "available_size rose by 3", "a watch of the old one sees nothing"),
     "ResetAnewWatchedAgain": ("reset", "leave to the caller what is the caller's"),
     "WatchesAnother": ("evict", "available_size rose by 2", 'self.calls.watch(pool, "free")'),

@@ -138,7 +138,7 @@ def test_what_keeps_books_is_refused(kind: type, way: str) -> None:
     with pytest.raises(TypeError) as caught:
         WAYS[way](owner)
     assert str(caught.value) == (
-        f"{kind.__name__} cannot be copied or pickled, what it owns has one owner: {instead}"
+        f"{kind.__name__} cannot be copied or pickled, its resources have one owner: {instead}"
     )
 
 

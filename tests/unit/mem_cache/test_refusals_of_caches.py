@@ -442,7 +442,7 @@ STATES = [
         no_insert(
             OwnershipError,
             f"mamba_value is {slot}, which mamba_pool has not handed out: "
-            "give what its alloc_track_slot returned",
+            "give slots that its alloc_track_slot returned",
             SLOTS,
             mamba_value=ints(slot),
         )
@@ -534,7 +534,7 @@ def test_a_release_with_the_token_of_another_hold_is_refused(token: Any) -> None
     assert cache.inc_lock_ref(node) == 1
     words = (
         f"swa_boundary_id is {token!r}, but the hold at node {node.id} was given 1: "
-        "pass what inc_lock_ref returned"
+        "pass the value that inc_lock_ref returned"
     )
     check_refusal(cache, Refusal(lambda it: it.dec_lock_ref(node, token), LockError, words))
 

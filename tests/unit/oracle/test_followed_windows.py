@@ -313,7 +313,7 @@ def kept(tokens: int) -> dict[str, int]:
         ((Span(1, 0, 1), Span(5, 0, 1)), {}, "slot 1 is the cache's, and prev_prefix_len is 0"),
         ((Span(5, 0, 2),), {"swa_evicted_seqlen": 1}, "slot 5 has its SWA half, and swa_evicted_seqlen is 1"),
         ((Span(6, 0, 2),), {}, "slot 7 lacks its SWA half, and swa_evicted_seqlen is 0"),
-        ((Span(5, 0, 2),), {"prev_prefix_len": 3}, "nobody says what that is where windows are followed"),
+        ((Span(5, 0, 2),), {"prev_prefix_len": 3}, "that is undefined where windows are followed"),
     ],
 )
 def test_a_caller_says_what_is_so(spans: tuple[Span, ...], bounds: dict[str, int], says: str) -> None:

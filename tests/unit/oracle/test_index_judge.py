@@ -137,7 +137,7 @@ def test_workers_may_have_hashes_of_their_own() -> None:
     """I1: one sequence, two hashes, and neither event is about the other's."""
     own: Program = [*STORED, (StoreBlocks(2, ((201, 1), (202, 2))), Done())]
     play([*own, (RemoveBlocks(2, (202,)), Done()), (ALL, found(w1=3, w2=1))], own_hashes=True)
-    with pytest.raises(ProgramError, match=r"hash 201 is .*, and 101 is, too; a hash stands for one"):
+    with pytest.raises(ProgramError, match=r"hash 201 is .*, and 101 is, too; a hash names one"):
         play(own)
 
 

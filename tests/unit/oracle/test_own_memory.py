@@ -216,7 +216,7 @@ def test_a_cache_that_evicts_in_another_order_is_found() -> None:
     [
         (("exact_policy", "pool"), {"pool": "token", "slots": 4}, "a cache with one has neither a pool"),
         (("exact_lru", "swa"), {"policy": "lru", "window": 1}, "a cache with one has neither a pool"),
-        ((), {}, "nobody could tell what an insert evicts"),
+        ((), {}, "the evictions of an insert are unknown"),
         (("exact_policy",), {"page_size": 2}, "capacity is 5; it must be a multiple of page_size, 2"),
         (("exact_policy",), {"capacity": "5"}, "capacity is '5'; it must be an integer"),
         (("exact_policy",), {"capacity": 2**21}, "capacity is 2,097,152; at most it is"),

@@ -156,7 +156,7 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
     assert not {"exact_lru", "exact_policy"} & {*told.header.capabilities}
     assert knows_policy("radix", "largest") is bool(line)
     with pytest.raises(
-        ProgramError, match=r"who claims exact_policy has one of lru, lfu, .* log-lfu, release, inserts$"
+        ProgramError, match=r"the claim exact_policy needs one of lru, lfu, .* log-lfu, release, inserts$"
     ):
         make_judge(Header("x", "prefix", told.header.config, ("exact_policy", "pool")))
 
@@ -164,9 +164,9 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
 @pytest.mark.parametrize(
     ("claim", "policy", "message"),
     [
-        ("exact_lru", "fifo", "the configuration's policy is 'fifo'; who claims exact_lru has lru"),
-        ("exact_policy", "mine", "policy is 'mine'; who claims exact_policy has one of lru, lfu, fifo"),
-        ("exact_policy", None, "policy is None; who claims exact_policy"),
+        ("exact_lru", "fifo", "the configuration's policy is 'fifo'; the claim exact_lru needs lru"),
+        ("exact_policy", "mine", "policy is 'mine'; the claim exact_policy needs one of lru, lfu, fifo"),
+        ("exact_policy", None, "policy is None; the claim exact_policy"),
         ("ranked_policy", "mine", "policy is 'mine'; who claims ranked_policy has one of lru, lfu, fifo"),
     ],
 )
@@ -181,5 +181,5 @@ def test_ranks_alone_are_claimed_without_windows_and_states(
 ) -> None:
     """R11: their evictions take leaves in another order."""
     whole = {"page_size": 1, "pool": "none", "policy": "inserts", "track_slots": 1, **config}
-    with pytest.raises(ProgramError, match="who claims it has neither a window nor states"):
+    with pytest.raises(ProgramError, match="with it there must be no window and no states"):
         make_judge(Header("x", "prefix", whole, ("ranked_policy", *claims)))

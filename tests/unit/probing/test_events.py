@@ -177,7 +177,7 @@ def test_a_broken_law_of_the_stream_ends_the_judgement() -> None:
         ((ask(1, 0, message(5, stored(1))), ask(2, 0)), "W8", "the beginning of the stream was not heard"),
         ((ask(1, 0, {"odd": 1}),), "W1", "message 1: a message of an unknown layout"),
         ((ask(1, None, message(0, stored(1))),), "W8", "the server tells no cached tokens"),
-        ((ask(1, 0, message(0, stored(1))),), "W7", "nobody tells how many blocks the memory has"),
+        ((ask(1, 0, message(0, stored(1))),), "W7", "the number of blocks in the memory is unknown"),
     ],
 )
 def test_what_was_not_tested_has_its_reason(steps: tuple[Step, ...], law: str, reason: str) -> None:

@@ -283,7 +283,7 @@ def test_a_port_without_a_server_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        refused("probe", f"http://127.0.0.1:{port}", words="nobody answers at this address")
+        refused("probe", f"http://127.0.0.1:{port}", words="no answer from this address")
 
 
 @pytest.mark.parametrize(

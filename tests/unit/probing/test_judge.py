@@ -313,7 +313,7 @@ def test_a_file_of_a_probe_goes_through_the_verbs_of_other_programs(tmp_path: Pa
     assert found[0]["violation"]["law"] == "V1"
     refused("rerun", path, words="has requests of a server; name the server with --url")
     refused("rerun", path, "--adapter", "radix", words="is of pymllm probe; leave it out")
-    refused("rerun", path, "--url", "http://127.0.0.1:1", words="nobody answers at this address")
+    refused("rerun", path, "--url", "http://127.0.0.1:1", words="no answer from this address")
     other = tmp_path / "other.jsonl"
     other.write_text('{"format": "other"}\n', encoding="utf-8")
     refused("rerun", other, "--url", "http://127.0.0.1:1", words="is no file of pymllm probe")

@@ -14,7 +14,10 @@ def test_a_broken_law_has_a_card_with_its_first_event() -> None:
     """With the messages that told the block, and the command that shows it again."""
     found = look(make_streams_section, samples.run(samples.watch()))
     (card,) = found.cards
-    assert card.title == "W5  VIOLATED by events.jsonl: a block is told removed when its last copy goes"
+    assert (
+        card.title
+        == "W5  VIOLATED by events.jsonl: a block is reported as removed when its last copy is removed"
+    )
     facts = {fact.name: fact.value for fact in card.facts}
     assert facts.keys() == {"looked at", "expected", "observed", "at", "told in", "again"}
     assert facts["observed"] == "removed while 2 copies were there"

@@ -66,7 +66,7 @@ FIRST = dump_vectors(HEADER, []).strip()
         (["{}"], ":1: a file of vectors begins"),
         ([FIRST.replace('"schema":1', '"schema":2')], "this version reads 1"),
         ([FIRST.replace('"slots"', '"nothing"')], "kind is 'nothing'"),
-        ([FIRST, line_of(), line_of()], ":3: id 'slots-A3-1' stands in two lines"),
+        ([FIRST, line_of(), line_of()], ":3: id 'slots-A3-1' is in two lines"),
         ([FIRST, line_of(law="Z9")], ":2: "),
         ([FIRST, line_of(level="deep")], "level is 'deep'; it must be one of observable"),
         ([FIRST, line_of(flag="should")], "flag is 'should'"),

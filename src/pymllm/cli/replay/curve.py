@@ -52,7 +52,7 @@ def _read_memory(context: click.Context, param: click.Parameter, text: str | Non
         return None
     size, given = options.read_settings(text, _MEMORY)
     if "weights" not in given:
-        raise click.BadParameter("give weights=SIZE, too: what the model takes beside its cache, 15GiB say.")
+        raise click.BadParameter("give weights=SIZE, too: the model's memory without its cache, as 15GiB.")
     return GpuMemory(options.size(size), **given)
 
 
@@ -68,7 +68,7 @@ def _capacities_of(
     in_bytes = next((it for it in asked if isinstance(it, str)), None)
     if shape is None and (in_bytes is not None or memory is not None):
         option = "--memory" if in_bytes is None else f"--capacity {in_bytes}"
-        raise click.UsageError(f"{option} is memory; give --model too, which says what a token takes.")
+        raise click.UsageError(f"{option} is memory; give --model too, for the bytes of a token.")
     found = []
     for it in asked:
         if isinstance(it, str):
@@ -121,7 +121,7 @@ def _read_checkpoints(
     "--memory",
     metavar="SIZE,weights=SIZE[,gpus=N][,share=0.9]",
     callback=_read_memory,
-    help="Memory of a GPU: tell what 1, 2, 4 up to N of them (default: 8), tensor-parallel, have room for, "
+    help="Memory of a GPU: the capacities of 1, 2, 4 up to N GPUs (default: 8), tensor-parallel, "
     "of the share that a server takes, without the weights. Needs --model.",
 )
 @click.option("--points", type=options.whole(2, 1000), default=20, help="Number of capacities to choose.")
@@ -137,11 +137,11 @@ def _read_checkpoints(
 @click.option(
     "--unlimited/--no-unlimited",
     default=True,
-    help="Also tell what a cache without a limit would hit; without it, memory holds only what the largest "
+    help="Also compute the hits of an unlimited cache; without it, memory holds only what the largest "
     "capacity does.",
 )
 @click.option(
-    "--belady", is_flag=True, help="Also tell what the best choice would hit, which knows the future."
+    "--belady", is_flag=True, help="Also compute the hits of the best choice, which knows the future."
 )
 @click.option(
     "--eviction-policy",
@@ -157,7 +157,7 @@ def _read_checkpoints(
     metavar="KIND=TOKENS",
     multiple=True,
     callback=_read_checkpoints,
-    help="Also tell what a hybrid model hits that keeps recurrent states at multiples of TOKENS, its block: "
+    help="Also compute the hits of a hybrid model with recurrent states at multiples of its block of TOKENS: "
     "every one, the last one of a prompt, or branch: that one and where a prompt leaves what is cached; "
     "may be repeated.",
 )
@@ -174,7 +174,7 @@ def _read_checkpoints(
     "--prefill-rate",
     type=options.Amount(0.001, 1e12),
     metavar="TOKENS_PER_S",
-    help="Prompt tokens that the model computes per second: tells the seconds saved.",
+    help="Prompt tokens that the model computes per second: adds the seconds saved.",
 )
 @click.option(
     "--model",

@@ -48,8 +48,8 @@ _OPTIONS = (
         default="auto",
         callback=_read_format,
         shell_complete=lambda context, param, begin: [it for it in TRACE_FORMATS if it.startswith(begin)],
-        help=f"How the trace is written: {', '.join(TRACE_FORMATS)}; auto: told by its first line. "
-        "text,tokenizer=MODULE:FUNCTION says what makes tokens of lines of text; it is imported, and so runs "
+        help=f"Format of the trace: {', '.join(TRACE_FORMATS)}; auto: by its first line. "
+        "text,tokenizer=MODULE:FUNCTION names the function that tokenizes text; it is imported, and so runs "
         f"its code. weka,nested-times={'|'.join(NESTED_TIMES)} says whether nested agents count time from "
         "their own or the conversation's beginning; weka,conversations=N, how many conversations run at the "
         "same time, by default 16; of applied-compute, too. auto takes the settings of all.",
@@ -66,12 +66,12 @@ _OPTIONS = (
         default=None,
         callback=_read_turns,
         show_default="whole prompts, and what may be deltas is refused",
-        help="Of dynamo's sessions: later turns hold only what is new, or each its whole prompt.",
+        help="For dynamo's sessions: later turns have only their new tokens, or whole prompts.",
     ),
     click.option(
         "--lenient",
         is_flag=True,
-        help="Correct what contradicts itself instead of refusing it, and say how often: an input_length "
+        help="Correct contradictions instead of refusing them, and count them: an input_length "
         "that is above or below that of its hash_ids, or missing, and times that go back.",
     ),
 )

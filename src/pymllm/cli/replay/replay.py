@@ -104,7 +104,7 @@ def _read_caches(context: click.Context, param: click.Parameter, texts: tuple[st
     metavar="NAME",
     multiple=True,
     show_default="lru",
-    help=f"What radix and mamba evict first: {', '.join(POLICY_RANKS)}, or your own as module:Name. With "
+    help=f"Eviction order of radix and mamba: {', '.join(POLICY_RANKS)}, or your own as module:Name. With "
     "--cache blocks: keep unreferenced blocks until memory is short (lru), or free them at once (ref-zero). "
     "Repeat it to compare.",
 )
@@ -144,9 +144,9 @@ def replay_command(**chosen: Any) -> int:
 
     With several page sizes, capacities or policies, each cache is replayed with each of them, in parallel
     processes. A table then has the hit rate for each capacity, beside that of an unlimited cache. --keep
-    writes each result into a file, and a replay that died goes on there. With --shard, several machines do a
-    part each; --keep with all their lines in one file, without --shard, prints the table. With --executor and
-    --keep, an engine's machines do so.
+    writes each result into a file, from which an interrupted replay continues. With --shard, several machines
+    do a part each; --keep with all their lines in one file, without --shard, prints the table. With
+    --executor and --keep, an engine's machines do so.
 
     Exit status: 0, 1 if a law is broken, 2 for bad input. After Ctrl-C or SIGTERM the results so far are
     printed, no run is stored, and the status is 130 or 143. docs/replay.md explains the JSON document.

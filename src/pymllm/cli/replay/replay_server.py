@@ -67,14 +67,14 @@ _SHOWN = 20
     "--api",
     type=click.Choice(["auto", "openai", "llama.cpp", "sglang"]),
     default="auto",
-    help="What the server speaks; auto: ask it.",
+    help="API of the server; auto: detect it.",
 )
 @options.timeout
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write each answer's figures into this file; what it has already is not sent again.",
+    help="Write each answer's figures into this file; requests already in it are not sent again.",
 )
 @trace_options
 @options.json
@@ -103,10 +103,11 @@ def replay_server_command(
 ) -> int:
     """Send the requests of a trace to a running server; compare its hits with those predicted.
 
-    Prompts are made of the trace's block ids, from a seed, with tokens that any model has. Requests come by
-    the trace's clock, those that wait once the others have ended. What the server says that it hit stands
-    beside the hits of a radix tree of --capacity, as `pymllm curve` predicts them; docs/replay-server.md
-    explains each kind of difference. Start with an empty cache. Traffic goes to URL alone.
+    Prompts are made of the trace's block ids, from a seed, with tokens that any model has. Requests are sent
+    by the trace's clock; requests that wait for others, after these have ended. The hits that the server
+    reports are compared with those of a radix tree of --capacity, as `pymllm curve` predicts them;
+    docs/replay-server.md explains each kind of difference. Start with an empty cache. Traffic goes to URL
+    alone.
 
     It needs pip install 'pymllm[torch,servers]'.
 

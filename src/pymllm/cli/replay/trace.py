@@ -35,9 +35,9 @@ requests_option = click.option(
 )
 
 
-@click.group("trace", short_help="Look at a trace, convert it, take a sample, or make one like it.")
+@click.group("trace", short_help="Inspect, convert, sample or synthesize a trace.")
 def trace_command() -> None:
-    """Look at recorded requests, convert them, take a sample of them, or make others like them.
+    """Inspect recorded requests, convert them, sample them, or generate similar ones.
 
     TRACE is a file in one of the formats of docs/traces.md, plain or gzip, - for standard input, or a folder
     of such files or of conversations.
@@ -72,7 +72,7 @@ def watched(trace: Trace, progress: str, label: str) -> Iterator[Request]:
 @options.json
 @options.progress
 def inspect_command(trace: str, *, requests: int | None, as_json: bool, progress: str, **chosen: Any) -> int:
-    """Tell what a trace is like, in one pass: lengths, arrivals, sharing, reuse, and what memory it works on.
+    """Print the statistics of a trace, in one pass: lengths, arrivals, sharing, reuse, and working sets.
 
     Exit status: 0, 2 for bad input.
     """
@@ -243,7 +243,7 @@ _RECORDED = (
 
 
 def _recorded(facts: Sequence[TraceFacts]) -> Iterator[tuple[str, ...]]:
-    """Yield what a server had cached, beside what a cache without a limit shares."""
+    """Yield the rows that compare a server's cached tokens with the hits of an unlimited cache."""
     for label, name in _RECORDED:
         yield (label, *("-" if it.recorded is None else f"{getattr(it.recorded, name):,}" for it in facts))
 

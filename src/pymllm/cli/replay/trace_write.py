@@ -73,7 +73,7 @@ _WORDS = {
 def convert_command(
     trace: str, *, written_as: str, output: Path, requests: int | None, progress: str, **chosen: Any
 ) -> None:
-    """Write a trace in another format; what that has no field for is left out, and said.
+    """Write a trace in another format; fields that the format lacks are left out, with a message.
 
     Blocks of different namespaces get different ids where the format has no namespaces. Exit status: 0, 2 for
     bad input, and then nothing is written.
@@ -83,7 +83,7 @@ def convert_command(
     _say_written(output, count, written_as)
 
 
-@trace_command.command("sample", short_help="Write a part of a trace that names nobody.")
+@trace_command.command("sample", short_help="Write a sample of a trace, without names.")
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--fraction", type=options.Amount(0, 1), metavar="F", help="Keep about so large a part of the sessions."
@@ -92,7 +92,7 @@ def convert_command(
     "--requests",
     "most",
     type=options.whole(1, 2**31 - 1),
-    help="Keep sessions with N requests at most; reads a file twice.",
+    help="Keep sessions with at most N requests in all; reads a file twice.",
 )
 @click.option("--seed", type=options.SEED, default=0, help="Which sessions are drawn.")
 @_to
@@ -110,10 +110,10 @@ def sample_command(
     progress: str,
     **chosen: Any,
 ) -> None:
-    """Write whole sessions of a trace, drawn at random, with ids and names numbered anew from 0.
+    """Write whole sessions of a trace, drawn at random, with ids and names renumbered from 0.
 
-    In a trace without sessions a request belongs to the one that first had its longest shared beginning, if
-    that is more than half of it. Times begin with the sample; kinds stay as they are.
+    In a trace without sessions a request joins the session of the first request with its longest shared
+    prefix, if that is more than half of it. Times begin with the sample; kinds stay as they are.
 
     Exit status: 0, 2 for bad input, and then nothing is written.
     """
@@ -167,7 +167,7 @@ def synthesize_command(
     progress: str,
     **chosen: Any,
 ) -> int:
-    """Fit a generator to a trace, write what it makes, and compare the statistics of both.
+    """Fit a generator to a trace, write its requests, and compare the statistics of both.
 
     Lengths, times between arrivals, sharing by depth and reuse distances are kept, by drawing runs of
     requests; waits and namespaces are not.

@@ -68,7 +68,7 @@ def _read_bound(context: click.Context, param: click.Parameter, version: str | N
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
     default="runs/packages",
-    help="Folder for the releases that pip unpacks; what it has already is not fetched again.",
+    help="Folder for the releases that pip unpacks; those already there are not fetched again.",
 )
 @options.timeout
 @options.json
@@ -132,7 +132,7 @@ def bisect_command(
             raise UsageError(
                 f"{package} {release} cannot be judged: {row.because}; this environment lacks "
                 f"{', '.join(missing[:_NAMED])}{more}, which it requires, and pip unpacks a release alone: "
-                "install what it needs, or give --last an older release"
+                "install its dependencies, or give --last an older release"
             )
         return row
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pymllm.report.changes import Facts
 
 
-@click.command("diff", short_help="Say what changed from one run to another.")
+@click.command("diff", short_help="Show the changes from one run to another.")
 @click.argument("before", metavar="RUN", type=click.Path(exists=True, path_type=Path))
 @click.argument("after", metavar="RUN", type=click.Path(exists=True, path_type=Path))
 @click.option(
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 )
 @options.json
 def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: bool) -> int:
-    """Say what changed from the first RUN to the second: laws, findings, figures, coverage goals, faults.
+    """Show the changes from the first RUN to the second: laws, findings, figures, coverage goals, faults.
 
     A RUN is a file that --store or --json wrote, a folder with one such file or with the ledger of a soak, or
     a file of pytest-benchmark. Figures are judged on one machine and one code only, and only where each has a
     spread of its own samples: a change is more than noise where the two spreads are apart.
 
-    Ends with 0, with 1 for what --fail-on names, with 2 for bad input, such as runs of two kinds, and with 3
-    where the runs share nothing that could be compared.
+    Exit status: 0, 1 for a change that --fail-on names, 2 for bad input, such as runs of two kinds, 3 if the
+    runs share nothing to compare.
     """
     from pymllm.report.changes import compare_runs
 

@@ -45,12 +45,12 @@ _NOTHING: dict[str, tuple[Callable[[str], bool], str]] = {
     show_default="report.html for the page, standard output for a feed",
     help="File to write.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="html", help="What to make.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="html", help="Form of the output.")
 @click.option(
     "--better",
     type=click.Choice(("smaller", "bigger")),
     default="smaller",
-    help="For github-action-benchmark: take the figures of which smaller, or bigger, is better.",
+    help="For github-action-benchmark: take figures where smaller, or where bigger, is better.",
 )
 @click.option("--trend", metavar="NAME", help="Print the figures over time whose name contains NAME.")
 @click.option("--title", metavar="TEXT", default="pymllm", help="Title of the page.")

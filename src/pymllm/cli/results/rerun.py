@@ -73,7 +73,7 @@ class _Task:
 @click.option(
     "--record",
     type=options.OUTPUT_FILE,
-    help="Record the run in FILE while it goes on, as a program that `pymllm rerun` reads.",
+    help="Record the run in FILE during the run, as a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
 @click.option(
@@ -98,7 +98,7 @@ def rerun_command(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Run the operations of FILE again, judge every step, and compare with what was recorded.
+    """Run the operations of FILE again, judge every step, and compare with the recorded outcomes.
 
     FILE has a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. If FILE has
     several programs, FILE#NAME is the one of that name. A program names slots and nodes by the step that

@@ -45,7 +45,7 @@ def compare_command(
     executor: Executor | None,
     **chosen: Any,
 ) -> int:
-    """Search several implementations from the same seed, and print which law holds for which of them.
+    """Search several implementations from the same seed, and print the verdict on each law for each of them.
 
     NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. The smallest program for
     each violation is written to a file, which `pymllm rerun` runs on any of them. A table has a row for each

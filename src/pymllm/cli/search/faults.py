@@ -58,11 +58,11 @@ _page = click.option(
 )
 
 
-@click.group("faults", short_help="Plant known faults, and see each one caught.")
+@click.group("faults", short_help="Plant known faults, and check that each is caught.")
 def faults_command() -> None:
-    """Plant known faults, one at a time, and see whether a search catches each.
+    """Plant known faults, one at a time, and check that a search catches each.
 
-    ID names a fault, as `pymllm faults list` shows them; by default all are taken. docs/verify.md explains
+    ID names a fault, as shown by `pymllm faults list`; the default is all. docs/verify.md explains
     the table.
     """
 
@@ -244,7 +244,7 @@ def probe_faults_command(
 ) -> int:
     """Put faults into the server of `pymllm serve`, one at a time, and probe it as `pymllm probe` would.
 
-    A probe goes on until a law is broken or its requests are made. Exit status: as of `pymllm faults hunt`.
+    A probe continues until a law is broken or its requests are made. Exit status: as of `pymllm faults hunt`.
     """
     reason = why_no_servers()
     if reason is not None:

@@ -19,42 +19,40 @@ from pymllm.report.quantities import count_of, kept_words
 _HEAD = """\
 # Faults
 
-Each row is one of our classes with one fault put into it. Most faults are bugs from the history of serving
-engines; [the sections below](#the-bugs) have their sources. `pymllm faults hunt` puts one fault after the
-other in place and searches. A fault counts as caught only if the search breaks a law that was listed for it
-before. Every planted bug must also make one of our tests fail (those marked `notices`).
+Each row is one of our classes with one planted fault. Most faults are bugs from the history of serving
+engines; [the sections below](#the-bugs) have their sources. `pymllm faults hunt` plants one fault after the
+other and searches. A fault counts as caught only if the search breaks a law that its entry lists. Every
+planted bug must also make one of our tests fail (those marked `notices`).
 
-| column | what it says |
+| column | meaning |
 | --- | --- |
-| *law* | the laws that caught it; the sections, and `pymllm faults list`, have all that may |
+| *law* | the laws that caught it; the sections, and `pymllm faults list`, have all laws that may catch it |
 | *by the* | the [searcher](verify.md#test-the-search-with-known-bugs) that caught it |
-| *operations* | how many operations that searcher had carried out by then, the median of all seeds |
-| *seconds* | how long all searchers together took until then, the median of all seeds |
+| *operations* | operations of that searcher until then, the median of all seeds |
+| *seconds* | time of all searchers together until then, the median of all seeds |
 | *program* | the operations of the smallest program found that breaks one of the laws |
-| *run* | when it was measured |
+| *run* | the run that measured it |
 
 {runs}
 
-`pymllm faults hunt --full --page docs/faults.md` measures every fault again, or only those whose ids it is
-given; other rows stay as they are. `python docs/builder/faults_page.py` updates the texts and keeps all
-figures.
+`pymllm faults hunt --full --page docs/faults.md` measures every fault again, or only the named ids; other
+rows stay unchanged. `python docs/builder/faults_page.py` updates the texts and keeps all figures.
 
 """
 _SERVERS = """
 ## Faults of servers
 
-Each row is the server of `pymllm serve` with one fault put into it, probed as `pymllm probe` does.
-*Requests* counts those that were made by then, without those asked again cold, the median of all seeds;
-*program* has the steps of the smallest program found.
-`pymllm faults probe --full --page docs/faults.md` measures these rows again.
+Each row is the server of `pymllm serve` with one planted fault, probed like by `pymllm probe`. *Requests*
+counts the requests until then, without the cold repetitions, the median of all seeds; *program* has the steps
+of the smallest program found. `pymllm faults probe --full --page docs/faults.md` measures these rows again.
 
 """
 _BUGS = """
 ## The bugs
 
-An id never changes its meaning. *How* says what went wrong, *seen* what users noticed, *planted* on which
-adapters the bug is put in place and which laws may catch it. Where our class is built in another way than the
-engine's, it also says how the planted fault differs from the bug.
+An id never changes its meaning. *How* is the mistake, *seen* its effect for users, *planted* the adapters
+with the planted bug and the laws that may catch it. If our class differs from the engine's, it also says how
+the planted fault differs from the bug.
 """
 _COLUMNS = ("id", "fault", "law", "by the", "operations", "seconds", "program", "run")
 _ROW = re.compile(r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE)

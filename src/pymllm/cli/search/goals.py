@@ -21,7 +21,7 @@ def goals_command(kind: str | None, as_json: bool) -> None:
     """List coverage goals: states in which implementations go wrong, with the laws that they break then.
 
     pymllm verify counts how often its programs reach each, and fails with --strict if one is never reached.
-    --json also has the bugs that showed each, and what an adapter must claim for it.
+    --json also has the bugs that showed each, and the claims that it needs.
     """
     chosen = [one for one in GOALS if kind in (None, one.kind)]
     tell(make_document(chosen), lambda _: _make_text(chosen), as_json)

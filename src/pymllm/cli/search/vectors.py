@@ -74,9 +74,10 @@ def run_command(
     as_json: bool,
     progress: str,
 ) -> int:
-    """Play the vectors of an adapter's kind, and compare each step with what it must come to.
+    """Play the vectors of an adapter's kind, and compare each step with its expected result.
 
-    What an adapter does not claim is skipped. No oracle takes part: a runner in any language does the same.
+    Vectors that need a missing claim are skipped. No oracle takes part: a runner in any language does the
+    same.
 
     Exit status: 0 if no vector failed but known ones, 1 if one did, 2 for bad input, 3 if the adapter cannot
     be examined, or every vector was skipped.
@@ -167,7 +168,7 @@ def _played(document: VectorsDocument) -> str:
 @click.option(
     "--claims",
     metavar="CLAIM,...",
-    help="What the implementation claims, such as pool,extra_key,exact_lru; without this, everything.",
+    help="Claims of the implementation, such as pool,extra_key,exact_lru; without this, everything.",
 )
 @click.option(
     "--kind", type=click.Choice(KINDS), default="prefix", show_default=True, help="Of the implementation."
@@ -176,7 +177,7 @@ def _played(document: VectorsDocument) -> str:
     "--page-size",
     type=click.IntRange(1),
     metavar="TOKENS",
-    help="1 for who has pages of one token only, more for who has none of these; without this, both.",
+    help="1: the implementation has only pages of one token; more: only larger pages; without this, both.",
 )
 @_folder
 @options.json
@@ -186,8 +187,8 @@ def faults_command(
 ) -> int:
     """Plant each fault of a kind, and play the vectors that an implementation of some claims can play.
 
-    So it tells how much a run of these vectors is worth to that implementation: how many of them there are,
-    which share of the planted faults they show, and which faults pass unseen.
+    So it shows how many faults a run of these vectors can find in that implementation: how many of them there
+    are, which share of the planted faults they show, and which faults pass unseen.
 
     Exit status: 0 if done, 2 for bad input, 3 if there is no vector for these claims.
     """
@@ -244,7 +245,7 @@ def make_text_of_faults(document: VectorFaultsDocument) -> str:
     return "\n".join([*head, "", draw(table).rstrip("\n")])
 
 
-@vectors_command.command("make", short_help="Make the vectors of a folder anew.")
+@vectors_command.command("make", short_help="Make the vectors of a folder again.")
 @_folder
 @click.option(
     "--page",
@@ -265,7 +266,7 @@ def make_text_of_faults(document: VectorFaultsDocument) -> str:
 )
 @options.progress
 def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: float, progress: str) -> int:
-    """Derive what the vectors of a folder must come to, plant each fault of ours, and keep what kills.
+    """Derive the expectations of vectors, plant each of our faults, and keep the vectors that show one.
 
     The same bytes come out each time. With --search, which takes long, vectors are added for faults that none
     of them shows.
@@ -273,7 +274,7 @@ def make_command(folder: Path, page: Path, check: bool, search: bool, minutes: f
     Exit status: 0 if done, 1 with --check if a file differs, 2 for bad input.
     """
     if check and search:
-        raise click.UsageError("--check compares with what is there, and --search adds to it; choose one.")
+        raise click.UsageError("--check compares with existing files, --search adds to them; choose one.")
     if not folder.is_dir():
         raise click.UsageError(f"--vectors: there is no folder {folder}; name the one with the vectors.")
     require_torch("pymllm vectors make")

@@ -94,7 +94,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     "begun",
     type=options.OUTPUT_FILE,
     metavar="FILE",
-    help="Also write what was found as such a file, or add it to the one that is there.",
+    help="Also write the violations into such a file, or add them to an existing one.",
 )
 @click.option(
     "--profile",
@@ -123,7 +123,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     "--release",
     metavar="PACKAGE",
     callback=read_release,
-    help="Write into the document which release of a package was examined, the one that is installed or "
+    help="Write the examined release of a package into the document: the installed one, or "
     "PACKAGE==VERSION; `pymllm report` sets releases beside each other.",
 )
 @click.option("--junit", type=options.OUTPUT_FILE, help="Also write the verdicts to FILE, as JUnit XML.")
@@ -158,15 +158,15 @@ def verify_command(
     file for `pymllm rerun` and `pymllm judge`.
 
     Exit status: 0 if every law that applies was tested and holds, 1 if one is violated, 2 for bad input, 3 if
-    something is unknown, such as a law that no program tested or an adapter that could not be examined. What
-    --deviations lists is no violation. With --strict, a second search looks for goals that were not reached,
-    and the status is 1 if it does not reach all, or if a listed deviation no longer shows. After Ctrl-C or
-    SIGTERM the results so far are printed, and the status is 130 or 143. docs/verify.md explains table,
-    document and files.
+    something is unknown, such as a law that no program tested or an adapter that could not be examined. A
+    deviation listed in --deviations is no violation. With --strict, a second search looks for goals that were
+    not reached, and the status is 1 if it does not reach all, or if a listed deviation no longer shows. After
+    Ctrl-C or SIGTERM the results so far are printed, and the status is 130 or 143. docs/verify.md explains
+    table, document and files.
 
     With --shard and --keep, several machines search a part each; the same command without --shard, and --keep
-    with all their lines in one file, does the rest and tells the whole. With --executor and --keep, an
-    engine's machines search the parts.
+    with all their lines in one file, does the rest and prints the whole result. With --executor and --keep,
+    an engine's machines search the parts.
     """
     names = options.names_of(adapters, commands)
     demand_keep(executor, keep)

@@ -51,7 +51,7 @@ pymllm probe --judge FILE               judge a file by its answers alone
 It needs pip install 'pymllm[servers]', and --demo torch, too.
 
 Exit status: 0 if no law is broken, 1 if one is, 2 for bad input, 3 if a law was not tested or the server
-failed. After Ctrl-C or SIGTERM what was found so far is told and kept, and the status is 130 or 143.
+failed. After Ctrl-C or SIGTERM the findings so far are printed and kept, and the status is 130 or 143.
 """
 _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
 
@@ -70,19 +70,19 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
     "--api",
     type=click.Choice(["auto", "openai", "openai,namespaces", "llama.cpp", "sglang", "sglang,namespaces"]),
     default="auto",
-    help="What the server speaks; auto: ask it. namespaces: it claims to keep them apart.",
+    help="API of the server; auto: detect it. namespaces: it claims to separate them.",
 )
 @click.option("--against", metavar="URL", help="Ask cold requests of this server, which caches nothing.")
 @click.option(
     "--start",
     metavar="'COMMAND'",
-    help="Start the server by this command, and anew for a smaller program; it must answer in 600 s.",
+    help="Start the server by this command, again for smaller programs; it must answer in 600 s.",
 )
 @click.option(
     "--requests",
     type=options.whole(1, 1_000_000),
     show_default=f"60; with --demo {_DEMO_REQUESTS}, with --minutes as many as fit",
-    help="Most requests, each of which is asked again cold.",
+    help="Largest number of requests; each is sent again cold.",
 )
 @click.option("--minutes", type=options.Amount(0.01, 100_000), help="Longest time, without the shrinking.")
 @click.option(
@@ -136,7 +136,7 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
     metavar="FOLDER",
     default="runs",
     callback=options.demand_writable,
-    help="Folder for what was asked and answered, if a law is broken; if typed, in any case.",
+    help="Folder for requests and answers if a law is broken; if given, in any case.",
 )
 @click.option(
     "--as",
@@ -465,7 +465,7 @@ def _notes(done: Probed) -> Iterator[str]:
         yield "prompts were sent as texts: the server refuses token ids, or counts other ones"
     tells_cached = any(answer.cached is not None for answer in answers)
     if done.history.head.cold == "salt" and answers and not tells_cached:
-        yield "nobody knows whether cold requests were cold, since the server tells no cached tokens"
+        yield "cold requests may have been warm, because the server reports no cached tokens"
     if answers and not any(place.top for answer in answers for place in answer.places):
         yield "the server tells no log-probabilities, so that only other tokens would show"
     if any(isinstance(place.token, str) for answer in answers for place in answer.places):

@@ -22,9 +22,9 @@ _HELP = """\
 Serve a tiny random model, whose memory is our own classes, behind OpenAI's completions.
 
 It is a server to try tools on: a few layers with seeded random weights, 128 tokens (ASCII), and answers that
-do not depend on what is cached. POST /v1/completions takes a text or token ids, logprobs, cache_salt and
-stream; GET /metrics, /health and /v1/models tell; POST /reset_prefix_cache empties the cache.
-With --events it publishes each block that is stored or removed, as vLLM does: `pymllm watch` judges that.
+do not depend on the cache. POST /v1/completions takes a text or token ids, logprobs, cache_salt and stream;
+GET /metrics, /health and /v1/models tell; POST /reset_prefix_cache empties the cache. With --events it
+publishes each block that is stored or removed, as vLLM does: `pymllm watch` judges that.
 
 It needs pip install 'pymllm[torch,servers]', and listens until Ctrl-C.
 """

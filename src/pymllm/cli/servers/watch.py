@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pymllm.watching.programs import ProgramWriter
 
 _HELP = """\
-Judge the stream of events that a server tells of its cache: which blocks it stored and removed.
+Judge the stream of a server's cache events: which blocks it stored and removed.
 
 Routers and indexers live on this stream. SOURCE is the address of a publisher, or the file of a recording.
 Layouts of vLLM, sglang, TensorRT-LLM and dynamo are read. docs/watch.md has the laws, W1 to W7.
@@ -71,7 +71,7 @@ _QUIET_SECONDS = 5.0
     "--removal",
     type=click.Choice(("all", "one")),
     default="all",
-    help="What a removal takes: all copies of a block (W5), or one.",
+    help="Meaning of a removal: all copies of a block (W5), or one.",
 )
 @click.option(
     "--without",
@@ -88,7 +88,7 @@ _QUIET_SECONDS = 5.0
 @click.option(
     "--plain",
     is_flag=True,
-    help="Leave out of the program what only some indexes claim: groups, media, namespaces, numbers.",
+    help="Leave out events that only some indexes claim: groups, media, namespaces, numbers.",
 )
 @options.json
 @options.store
@@ -237,7 +237,7 @@ def _listen(
             if recorder is not None:
                 recorder.write_end(stream.failure)
         except KeyboardInterrupt:
-            complain("interrupted: the verdict is of what came until now")
+            complain("interrupted: the verdict covers the messages until now")
         stream.missed, stream.recovered = listener.asked, listener.recovered
 
 

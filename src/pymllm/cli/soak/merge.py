@@ -15,7 +15,7 @@ from pymllm.cli.soak.soak_telling import corpus_option, tell_campaigns, telling_
 from pymllm.cli.tables import progress_bar
 
 
-@click.command("merge", short_help="Put the ledgers of several soaks together.")
+@click.command("merge", short_help="Merge the ledgers of several soaks.")
 @click.argument(
     "folders", metavar="LEDGER...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True
 )
@@ -23,7 +23,7 @@ from pymllm.cli.tables import progress_bar
     "--output",
     type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
-    help="Folder for one ledger that has every run once, and for what was found.",
+    help="Folder for one ledger that has every run once, and for the findings.",
 )
 @click.option(
     "--shrink",
@@ -37,7 +37,7 @@ from pymllm.cli.tables import progress_bar
     "--baseline",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="What is known: a folder of an earlier merge, its findings, or a ledger. Only other findings fail.",
+    help="Known findings: a folder of an earlier merge, its findings file, or a ledger. Only new ones fail.",
 )
 @corpus_option("Also keep there the runs that reached coverage goals that few runs reach.")
 @soak_options.trusted
@@ -61,8 +61,8 @@ def merge_command(
     A LEDGER is a file, or a folder that has some in it.
 
     A run that several ledgers have counts once; if its results differ, that breaks law X3. The merged ledger
-    is the same file whoever played the runs, and what was measured is beside it. Adapters run only with
-    --shrink; give --adapter again for a module or a command.
+    is the same file for any distribution of the runs; measured values are in a file beside it. Adapters run
+    only with --shrink; give --adapter again for a module or a command.
 
     Exit status: as of `pymllm soak`, and 3 if runs of a campaign are missing.
     """

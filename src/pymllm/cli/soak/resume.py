@@ -15,7 +15,7 @@ from pymllm.cli.soak.soak_telling import telling_options
 from pymllm.cli.spread import Executor, executor_option
 
 
-@click.command("resume", short_help="Play the runs that an interrupted soak still lacks.")
+@click.command("resume", short_help="Play the missing runs of an interrupted soak.")
 @click.argument("folder", metavar="FOLDER", type=options.OUTPUT_FOLDER)
 @soak_options.trusted
 @options.command(multiple=True)
@@ -40,8 +40,8 @@ def resume_command(
     """Play the runs that the campaign in FOLDER still lacks, and print the results of all.
 
     FOLDER is the --output of a `pymllm soak` that did not get to its end. Seed, adapters and all that
-    determines the runs is taken from its ledger; a module or a command is named again with --adapter or
-    --command, since a ledger may be anybody's. A campaign of an executor goes on with one.
+    determines the runs is taken from its ledger; a module or a command must be named again with --adapter or
+    --command, because a ledger may come from a stranger. A campaign of an executor continues with one.
 
     Exit status: as of `pymllm soak`.
     """

@@ -24,7 +24,7 @@ _UNFINISHED = "perhaps not the smallest: time was up (pymllm shrink continues fr
 
 
 def failure_cards_of(report: SoakReport) -> dict[str, Card]:
-    """Return the card of each failure by its id, with its program and what else a document does not say."""
+    """Return the card of each failure by its id, with its program and details that a document lacks."""
     found = (_card(report, it, law) for it in report.totals.adapters.values() for law in it.failures)
     return {card.id: card for card in found}
 

@@ -458,7 +458,7 @@ class DeviceSlotStore(SlotStore):
         return bring(torch.from_numpy(numbers), self.device)
 
     def label_parked(self, pages: torch.Tensor, is_parked: bool) -> None:
-        """Label pages that wait for a transfer like those that are pending, others as handed out."""
+        """Label pages that wait for a transfer as pending, and others as handed out."""
         self._label(pages, _PENDING if is_parked else _HELD, _HELD)
 
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:

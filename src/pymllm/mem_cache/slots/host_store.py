@@ -251,7 +251,7 @@ class HostSlotStore(HostPages):
         self._old_chunks[first:stop] = False  # last: only what is ready need not be found again
 
     def label_parked(self, pages: NDArray[np.int64], is_parked: bool) -> None:
-        """Label pages that wait for a transfer like those that are pending, others as handed out."""
+        """Label pages that wait for a transfer as pending, and others as handed out."""
         self._state[pages] = _PENDING if is_parked else _HELD
 
     def merge(self) -> None:

@@ -16,7 +16,7 @@ StoreKind: TypeAlias = Literal["auto", "host", "device"]
 
 
 def checks_alone(is_checked: bool, device: str | torch.device) -> bool | None:
-    """Return the ``check_ownership`` of an allocator that checks what it is given and watches no caches.
+    """Return the ``check_ownership`` of an allocator that checks its arguments and watches no caches.
 
     A GPU has no such allocator: what checks there watches, too.
     """

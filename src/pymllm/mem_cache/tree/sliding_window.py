@@ -133,7 +133,7 @@ class SlidingWindow:
         if boundary_id != expected or isinstance(boundary_id, bool):
             raise LockError(
                 f"swa_boundary_id is {boundary_id!r}, but the hold at node {node.id} was given {expected!r}: "
-                "pass what inc_lock_ref returned"
+                "pass the value that inc_lock_ref returned"
             )
 
     def release(self, node: TreeNode) -> None:

@@ -131,7 +131,7 @@ def read_track_slot(value: Any, pool: Any) -> int:
     if is_handed_out is not None and not is_handed_out(track_slot):
         raise OwnershipError(
             f"mamba_value is {track_slot}, which mamba_pool has not handed out: "
-            "give what its alloc_track_slot returned"
+            "give slots that its alloc_track_slot returned"
         )
     return track_slot
 

@@ -68,7 +68,7 @@ class CallGuard:
 
     @property
     def is_in_a_pool(self) -> bool:
-        """Whether the cache is calling a pool, to which it gives back what is still in the tree."""
+        """Whether the cache is calling a pool to give back slots that are still in the tree."""
         return self.inside == _IN_A_POOL
 
     def runs(self, whose: str) -> None:

@@ -51,10 +51,10 @@ def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, se
     the sequence from its front on, up to the first that it does not have.
 
     `find_blocks` answers `leading`: a pair of worker and count for each worker with a leading block, once,
-    in ascending order of workers. Nobody else is told: not who has only later blocks of the sequence. The
-    count is exact but where a gap was closed (I5). Of no tokens nobody has anything.
+    in ascending order of workers. No other worker is named, not even one that has later blocks of the
+    sequence. The count is exact but where a gap was closed (I5). For no tokens the answer is empty.
 
-    A block is had by whom an event names. To store is to have at once: the next search tells it.
+    A worker has a block if an event says so. To store is to have at once: the next search reports it.
 
     Why
     ---
@@ -69,13 +69,13 @@ def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, se
     Caller
     ------
     To let a hash stand for one sequence, and a sequence have one hash: of all workers, or with `own_hashes`
-    of each. To tell every event, in its worker's order.
+    of each. To send every event, in its worker's order.
 
     Engines
     -------
     - dynamo 1.6.1: one compressed radix tree for all workers (`lib/kv-router/src/indexer/radix_tree.rs`,
       `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches go by
-      those of the tokens. Workers that hash in different ways are told wrongly
+      those of the tokens. Workers that hash in different ways get wrong answers
       ([finding](../../peers/findings/dynamo/own-hashes-are-not-removed.md)).
     - llm-d 7be76e1: a table of blocks, with the workers that have each, and a scorer that follows each worker
       to its first gap (`pkg/kvcache/kvblock_scorer.go`): the same. Searches went on behind a gap
@@ -127,15 +127,16 @@ def _is_test(before: IndexModel, number: int, operation: FindBlocks, seen: SeenS
 def events_change_nothing_of_others(before: IndexModel, operation: object, seen: Seen) -> Found:
     """An event of one worker changes nothing of another's.
 
-    Whatever `store_blocks`, `remove_blocks`, `clear_worker` and `drop_worker` do to their worker, every other
-    has the same leading blocks of every sequence as before. That goes for blocks that two workers share,
-    for one worker's blocks below another's, and for what was cut off (I5): nobody else's event brings it
-    back, and nobody else's makes it be forgotten once a search has told it.
+    `store_blocks`, `remove_blocks`, `clear_worker` and `drop_worker` change only their worker: every other
+    has the same leading blocks of every sequence as before. This holds for blocks that two workers share, for
+    one worker's blocks below another's, and for blocks that were cut off (I5): an event of another worker
+    neither restores them, nor removes them once a search has reported them.
 
     Why
     ---
-    In a tree of all workers a block is one node. If the node goes, or is split, or what is below it is
-    cut off, while only one of its workers has lost it, the rest are lost as well, or come back.
+    In a tree of all workers a block is one node. If the node is removed or split, or its descendants are cut
+    off, although only one of its workers has lost it, the other workers lose their blocks as well, or blocks
+    come back.
 
     Choices
     -------
@@ -148,7 +149,8 @@ def events_change_nothing_of_others(before: IndexModel, operation: object, seen:
     Engines
     -------
     - dynamo 1.6.1: children of a node go when no worker has all of it (`radix_tree.rs`,
-      `clear_children_if_unreachable`): the same, since who has less of it has nothing below.
+      `clear_children_if_unreachable`): the same, because a worker that has less of a node has nothing below
+      it.
     - An index of dynamo that many threads write to lost this between a split and a removal
       ([pull request 11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
     - aibrix e3e10f9: one worker's removal takes the block from all
@@ -163,7 +165,8 @@ def nothing_is_stored_below_what_is_not_there(
     """Below a parent that the worker does not have nothing is stored.
 
     `store_blocks` with a `parent` that its worker does not have changes nothing. The answer is `not_there`,
-    or `done` of who ignores such an event. That other workers have the parent makes no difference.
+    or `done` from an index that ignores such an event. That other workers have the parent makes no
+    difference.
 
     If the parent was cut off, and so may be forgotten (I5), an index may do either: store, or nothing. If
     it stored, the blocks are cut off, too. Below every other parent that the worker has, the answer is
@@ -171,9 +174,8 @@ def nothing_is_stored_below_what_is_not_there(
 
     Why
     ---
-    Events are lost, or come before the index listens. A block whose place nobody knows is not at the front
-    of a sequence. If it is put there, or below another worker's block, it is found for prompts that it is
-    not of.
+    Events are lost, or come before the index listens. A block of unknown place is not at the front of a
+    sequence. If it is put there, or below another worker's block, it is found for prompts that it is not of.
 
     Choices
     -------
@@ -181,14 +183,14 @@ def nothing_is_stored_below_what_is_not_there(
 
     Caller
     ------
-    To send all of it again if it is told `not_there`. Who sends the parent alone must send what is below
-    it again.
+    To send all of it again after the answer `not_there`. A caller that sends only the parent must also send
+    the blocks below it again.
 
     Engines
     -------
     - dynamo 1.6.1: `ParentBlockNotFound` (`radix_tree.rs`, `apply_stored`), which its Python interface
       raises as `RuntimeError`: the same.
-    - llm-d 7be76e1: nothing is stored below a parent that nobody has named; another worker's is enough
+    - llm-d 7be76e1: nothing is stored below an unknown parent; another worker's is enough
       ([finding](../../peers/findings/llmd/another-workers-parent-is-enough.md)).
     - aibrix e3e10f9: it is put in front
       ([finding](../../peers/findings/aibrix/a-block-without-its-parent-is-put-in-front.md)).
@@ -209,17 +211,16 @@ def _is_done_or_not_there(seen: Seen) -> Found:
 def repeated_events_change_nothing(before: IndexModel, operation: object, seen: Seen) -> Found:
     """To store again, or to remove what is not there, changes nothing.
 
-    `store_blocks` of blocks that the worker has answers `done`, and every search tells what it told before.
-    One removal is enough afterwards, however often a block was stored, unless `counts_copies` is claimed
-    (I10). `remove_blocks` passes over hashes that its worker does not have, or that stand in the event more
-    often than there are copies, and removes the others.
-    Where it passed over one, or over what may be forgotten (I5), it may answer `not_there` instead of
-    `done`.
+    `store_blocks` of blocks that the worker has answers `done`, and every search gives the same answer as
+    before. One removal is enough afterwards, however often a block was stored, unless `counts_copies` is
+    claimed (I10). `remove_blocks` passes over hashes that its worker does not have, or that stand in the
+    event more often than there are copies, and removes the others. If it passed over a block, or over one
+    that may be forgotten (I5), it may answer `not_there` instead of `done`.
 
     Why
     ---
     Servers send twice: after a connection is lost, and where a prompt is computed by two requests at
-    once. An index that counted what it was told twice kept blocks for good; one that stopped at the first
+    once. An index that counted repeated events kept blocks for good; an index that stopped at the first
     unknown hash kept the rest of the event. An entry that a removal could not resolve stayed, and counted.
 
     Choices
@@ -228,8 +229,8 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
 
     Caller
     ------
-    A server that has two copies of one block, and sends a removal with the first that goes, is told to
-    have none, except by an index that counts (I10).
+    If a server has two copies of a block and sends a removal with the first one, the index reports none,
+    unless it counts copies (I10).
 
     Engines
     -------
@@ -237,8 +238,8 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
       (`radix_tree.rs`, `apply_removed`). Its index for many threads kept entries
       ([pull request 11785](https://github.com/ai-dynamo/dynamo/pull/11785)).
     - vLLM 0.33 sends a removal while a copy is left; two changes are proposed: to send it with the last copy
-      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)), or to tell how many are left
-      ([pull request 48933](https://github.com/vllm-project/vllm/pull/48933)).
+      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)), or to send the number of
+      remaining copies ([pull request 48933](https://github.com/vllm-project/vllm/pull/48933)).
     """
 
 
@@ -249,42 +250,43 @@ def _such_a_removal_is_told_or_not(before: IndexModel, operation: RemoveBlocks, 
 
 @law("I5", page=_PAGE, ways="op", kinds="index")
 def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Seen) -> Found:
-    """What is removed is not found, nor what stands below it while it is missing.
+    """Removed blocks are not found, nor the blocks below them while they are missing.
 
     After `remove_blocks` a search ends before the first block that was removed, even if the worker has
     all that comes after it. Blocks may be removed in any order, from the end of a sequence or from inside.
 
-    What its worker has below a removed block is **cut off**. An index may forget it, all or some of it.
+    The worker's blocks below a removed block are **cut off**. An index may forget it, all or some of it.
     When the removed block is stored again, the count of a search is
 
     - at least the leading blocks that were never cut off, or were stored again since, or were told by a
       search since;
     - at most the leading blocks that the worker has, by its events.
 
-    What a search has told to be there, or not to be there, stays so until an event of its worker says
-    otherwise. Who claims `exact_removals` forgets nothing (I6).
+    Once a search has reported a block as present or absent, it stays so until an event of its worker. With
+    the claim `exact_removals` an index forgets nothing (I6).
 
     Why
     ---
-    A block is of use only behind all that come before it. To tell less than a worker has costs a
-    computation; to tell more sends the request to a server that must compute what another one has. So
-    less may be told where events leave a doubt, and more never.
+    A block is of use only behind all that come before it. Reporting less than a worker has costs a
+    computation; reporting more sends the request to a server that must compute blocks that another server
+    has. So less may be told where events leave a doubt, and more never.
 
     Choices
     -------
-    What becomes of what is cut off, as long as nothing is told that was removed.
+    What happens to blocks that are cut off, as long as no removed block is reported.
 
     Caller
     ------
-    To remove what is cut off, too, once it goes; and to store what follows again if it is to be found.
+    To remove blocks that are cut off, too, when they are evicted; and to store the following blocks again if
+    a search should find them.
 
     Engines
     -------
-    - dynamo 1.6.1 forgets the rest of a compressed edge, and keeps what stands in other nodes while
-      another worker has the removed block (`radix_tree.rs`, `apply_removed`, with a note of its authors on
-      that): within these bounds ([finding](../../peers/findings/dynamo/cut-off-blocks-come-back-or-not.md)).
+    - dynamo 1.6.1 forgets the rest of a compressed edge, and keeps the blocks in other nodes while another
+      worker has the removed block (`radix_tree.rs`, `apply_removed`, with a note of its authors on that):
+      within these bounds ([finding](../../peers/findings/dynamo/cut-off-blocks-come-back-or-not.md)).
     - vLLM evicts the end of a chain first, but any block goes whose reference is the last one.
-    - A search of llm-d went on behind what was missing
+    - A search of llm-d continued after a missing block
       ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)); one of aibrix does
       ([finding](../../peers/findings/aibrix/a-search-goes-on-behind-a-gap.md)).
     """
@@ -292,18 +294,18 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
 
 @law("I6", page=_PAGE, ways="op", kinds="index", needs="exact_removals")
 def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen: Seen) -> Found:
-    """What was cut off is found again when the gap is closed.
+    """Blocks that were cut off are found again when the gap is closed.
 
-    An index that claims `exact_removals` keeps exactly what its events say. Between the bounds of I5 its
-    count is the upper one: when a removed block is stored again, the blocks below it that nobody removed
-    are told at once. A store below a block that is cut off is stored. A removal of what is cut off
-    answers `done`, and that is not there when the gap is closed.
+    An index that claims `exact_removals` follows its events exactly. Between the bounds of I5 its
+    count is the upper one: when a removed block is stored again, the blocks below it that were not removed
+    are reported at once. A store below a block that is cut off is stored. A removal of a block that is cut
+    off answers `done`, and the block is absent when the gap is closed.
 
     Why
     ---
     Servers that evict one block of a sequence and compute it again have the whole of it, and say so with
-    one event. And an entry that outlives a removal while nobody can see it comes back as a phantom: the
-    worker is told to have what it lost long ago.
+    one event. And an invisible entry that outlives a removal comes back as a phantom: the index reports a
+    block that the worker lost long ago.
 
     Choices
     -------
@@ -311,7 +313,7 @@ def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen:
 
     Caller
     ------
-    To remove what is cut off once it goes: it is found again otherwise.
+    To remove blocks that are cut off when they are evicted: it is found again otherwise.
 
     Engines
     -------
@@ -324,9 +326,9 @@ def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen:
 def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen) -> Found:
     """A worker that is cleared or dropped has nothing.
 
-    After `clear_worker` and after `drop_worker` no search tells the worker, whatever it had, at the front
-    of sequences or cut off. What it stores from then on is what it has: nothing of before comes back with
-    it. Both answer `done`, also of a worker that was never told of.
+    After `clear_worker` and after `drop_worker` no search names the worker, wherever its blocks were, at the
+    front of sequences or cut off. From then on it has only the blocks that it stores: nothing of before comes
+    back with it. Both answer `done`, also of a worker that was never told of.
 
     Why
     ---
@@ -336,11 +338,11 @@ def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen
 
     Choices
     -------
-    What is kept of a worker that has nothing.
+    The data kept about a worker without blocks.
 
     Caller
     ------
-    To drop a worker that is gone: an index knows of it only what it is told.
+    To drop a worker that is gone: an index knows only its events.
 
     Engines
     -------
@@ -355,13 +357,13 @@ def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen
 def an_early_answer_names_the_best(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
     """An early answer names the same workers, and the best of them.
 
-    With `early` a search may end as soon as one worker is left. It tells the same workers as without, none
-    with more blocks than it has, and none without any. Whoever it tells with the most has at least as
-    many as any other.
+    With `early` a search may end as soon as one worker is left. It names the same workers as without `early`,
+    none with more blocks than it has, and none without any. The worker named with the most blocks has at
+    least as many as any other.
 
     Why
     ---
-    Who only asks where to send a request needs no count. But an answer that ends too early has a tie in it
+    A router that only chooses a server needs no count. But an answer that ends too early has a tie in it
     that is none, and half of the requests go to a worker with one block of a thousand.
 
     Choices
@@ -394,28 +396,29 @@ def an_early_answer_names_the_best(before: IndexModel, operation: FindBlocks, se
 
 @law("I9", Inspect, page=_PAGE, ways="op", kinds="index", needs="inspect")
 def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen: Seen) -> Found:
-    """What is shown is what is there, and an index built from it answers the same.
+    """The shown blocks are the stored ones, and an index built from them answers the same.
 
     `inspect` answers `indexed`: for each block of each worker its hash, the hash of its tokens and the hash
     of its parent, `null` for a first one. It shows each block once that a worker has, and no other, with
-    its group, its medium, its namespace and its copies, as far as the index claims to know them. What is cut
-    off may be left out (I5), unless `exact_removals` is claimed. Who claims `event_numbers` shows each
-    worker's last number, too.
+    its group, its medium, its namespace and its copies, as far as the index claims to know them. Blocks that
+    are cut off may be left out (I5), unless `exact_removals` is claimed. With the claim `event_numbers` it
+    also shows each worker's last number.
 
-    `rebuild` makes an empty index, lets it take up what this one shows, and goes on with it. Every search
-    tells what it told before, and numbers go on where they were. What was cut off may be lost in that (I5),
-    unless it was told since.
+    `rebuild` makes a new index from the content that this one shows, and continues with it. Every search
+    gives the same answer as before, and numbers continue. Blocks that were cut off may be lost (I5), unless
+    they were reported since.
 
     Why
     ---
-    A router that starts asks another one, or the server's own index, for all that there is. What a
-    dump leaves out is never told again, since events come once; what it shows of nobody is never removed.
-    One whose entries had numbers of their own set the index back behind its server, and each event after it
-    was taken for a gap ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072) of dynamo).
+    A router that starts asks another one, or the server's own index, for all that there is. A block left out
+    of a dump is never reported again, because events come once; a block shown without a worker is never
+    removed. One whose entries had numbers of their own set the index back behind its server, and each event
+    after it was taken for a gap ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072) of
+    dynamo).
 
     Choices
     -------
-    The order of blocks, and how many events it takes to tell them.
+    The order of blocks, and the number of events.
 
     Caller
     ------
@@ -455,17 +458,17 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
 
     An index that claims `counts_copies` counts: each `store_blocks` that names a block adds a copy, each
     `remove_blocks` takes one for each time that it names the hash. The worker has the block as long as a copy
-    is left, in any medium. A removal of more copies than there are takes all, and is one of what is not there
-    (I4). Where what is cut off may be forgotten (I5), its copies may be, too.
+    is left, in any medium. A removal of more copies than exist removes all, and counts as a removal of a
+    missing block (I4). If blocks that are cut off may be forgotten (I5), so may their copies.
 
     Without the claim one removal takes all copies in its medium.
 
     Why
     ---
-    Two requests that compute the same block at a time have two copies of it, and each copy is told and
-    removed by itself. An index of sets loses the block with the first copy that goes: where the server hits
-    96 tokens, it answers 64. One that counts a stream which tells only the last removal keeps it for good.
-    So the claim has to fit the stream; `pymllm watch --removal` judges that side (W5).
+    Two requests that compute the same block at the same time make two copies, and each copy is stored and
+    removed separately. An index of sets loses the block with the first copy that goes: where the server hits
+    96 tokens, it answers 64. An index that counts, with a stream that reports only the last removal, keeps
+    the block for good. So the claim has to fit the stream; `pymllm watch --removal` judges that side (W5).
 
     Choices
     -------
@@ -482,7 +485,7 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
     - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came
       with [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
     - aibrix e3e10f9: a removal takes all (`sync_hash.go`, `ProcessBlockRemoved`).
-    - vLLM 0.32 tells each copy as it goes (I4): a stream for an index that counts.
+    - vLLM 0.32 reports the removal of each copy (I4): a stream for an index that counts.
     """
 
 
@@ -496,9 +499,9 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
 
     Why
     ---
-    A model with sliding windows frees the blocks of its window while the ones of full attention stay, and
-    tells both by the same hash. An index that passes over the group takes the removal for the whole block,
-    and a window's few blocks for the sequence.
+    A model with sliding windows frees the blocks of its window while those of full attention stay, and
+    reports both under the same hash. An index that passes over the group takes the removal for the whole
+    block, and a window's few blocks for the sequence.
 
     Choices
     -------
@@ -506,7 +509,7 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
 
     Caller
     ------
-    To know what the leading blocks of a group mean: a window needs the last ones only. To leave out events
+    To know the meaning of a group's leading blocks: a window needs the last ones only. To leave out events
     whose tokens do not fit their hashes ([issue 44451](https://github.com/vllm-project/vllm/issues/44451),
     law W2).
 
@@ -519,7 +522,7 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
       [issue 2362](https://github.com/llm-d/llm-d-router/issues/2362)). Later it takes full attention alone
       ([pull request 2363](https://github.com/llm-d/llm-d-router/pull/2363)).
     - aibrix e3e10f9: events have no group (`events.go`).
-    - vLLM tells `group_idx` and the sort of the group
+    - vLLM sends `group_idx` and the sort of the group
       ([pull request 40984](https://github.com/vllm-project/vllm/pull/40984)).
     """
 
@@ -529,18 +532,18 @@ def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> F
     """A block that leaves one memory stays in another.
 
     With `media` each event is of one `medium`. The worker has a block of a group if it lies in any medium; a
-    removal takes it, or a copy of it (I10), from the medium that it names, and passes over what lies in
-    another only (I4). `inspect` shows each medium by itself. A parent may be in any.
+    removal takes it, or a copy of it (I10), from the medium that it names, and passes over blocks that are
+    only in another medium (I4). `inspect` shows each medium by itself. A parent may be in any.
 
     Why
     ---
-    A server that moves blocks from a GPU to the host tells that as two events, the new place and the end of
-    the old one. An index that takes the second for the end of the block sends the request elsewhere, and what
-    was kept at some cost is never used.
+    A server that moves blocks from a GPU to the host sends two events, the new place and the end of the old
+    one. An index that takes the second event for the end of the block sends the request elsewhere, and the
+    stored block is never used.
 
     Choices
     -------
-    Whether it has media, and what a block in a slower one is worth.
+    Whether it has media, and the value of a block in a slower one.
 
     Caller
     ------
@@ -553,7 +556,7 @@ def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> F
     - dynamo has an index for each lower tier beside the tree
       ([pull request 8380](https://github.com/ai-dynamo/dynamo/pull/8380)).
     - aibrix e3e10f9: events have no medium (`events.go`).
-    - vLLM tells blocks on their way to another memory without their tokens, and more since
+    - vLLM reports blocks on their way to another memory without their tokens, and more since
       [pull request 43468](https://github.com/vllm-project/vllm/pull/43468).
     """
 
@@ -564,13 +567,13 @@ def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen)
 
     `extra_key` is a namespace as keys of prefix caches have it (K2): with the claim `extra_key` its first
     value counts, with `lora` its second, the name of an adapter. The same tokens in two namespaces are two
-    sequences with two hashes, and a search tells those of its own namespace.
+    sequences with two hashes, and a search reports those of its own namespace.
 
     Why
     ---
     KV depends on the adapter, and a salt keeps tenants apart. An index that goes by tokens alone answers one
-    tenant with the other's prefix: the request goes where nothing of it is, and how long it takes tells what
-    others have asked.
+    tenant with the other's prefix: the request goes to a server without its blocks, and its duration reveals
+    the prompts of others.
 
     Choices
     -------
@@ -582,14 +585,14 @@ def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen)
 
     Engines
     -------
-    - vLLM tells `extra_keys` for each block, a salt with the first one only.
-    - sglang's events did not tell the salt
+    - vLLM sends `extra_keys` for each block, a salt with the first one only.
+    - sglang's events did not contain the salt
       ([issue 27682](https://github.com/sgl-project/sglang/issues/27682)); since
       [pull request 30827](https://github.com/sgl-project/sglang/pull/30827) they do.
     - llm-d 7be76e1: the name of an adapter stands for the model's (`pkg/kvevents/pool.go`). Of a block's keys
       every text counts as an image's hash, and so does a salt (`extra_keys.go`, `ParseRawExtraKeys`).
     - aibrix e3e10f9: a table for each model and adapter.
-    - dynamo 1.6.1: whoever computes the hashes of tokens puts them in.
+    - dynamo 1.6.1: the code that computes the hashes of tokens includes them.
     """
 
 
@@ -598,15 +601,15 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
     """An event with a number that was told before changes nothing.
 
     With `event_numbers` an event may have a `number`, which counts up by one in each worker's stream. The
-    first that comes from a worker is taken, whatever it is. One that is not above the last, and not 0 (I16),
-    was told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either.
-    Events without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
+    first event of a worker is accepted with any number. One that is not above the last, and not 0 (I16), was
+    told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either. Events
+    without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
     `rebuild` do not (I9).
 
     Why
     ---
-    Who asks for what it missed gets some of it twice. A removal that comes again after the block was stored
-    anew takes what is there; a store that is counted twice keeps what is gone.
+    A subscriber that requests missed events gets some of them twice. A repeated removal after a new store
+    removes a present block; a store that is counted twice keeps a removed block.
 
     Choices
     -------
@@ -618,7 +621,7 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
 
     Engines
     -------
-    - llm-d drops what is not above the last number
+    - llm-d drops events not above the last number
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
     - dynamo does so before the index
       ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)); `RadixTree` passes numbers over.
@@ -643,10 +646,10 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
 
     Why
     ---
-    A lost removal leaves a block in the index that is gone, a lost store cuts off what comes after it, and a
-    subscriber that only reads numbers never learns of either
-    ([issue 1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). What was missed can be asked
-    for, once it is known from where on.
+    A lost removal leaves a block in the index that is gone, a lost store cuts off later blocks, and a
+    subscriber that ignores numbers never notices either ([issue
+    1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). Missed events can be requested once
+    the first missing number is known.
 
     Choices
     -------
@@ -654,8 +657,8 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
 
     Caller
     ------
-    To tell what was missed, from the number that was answered on, or to begin anew with 0 (I16), as a
-    snapshot could ([issue 40363](https://github.com/vllm-project/vllm/issues/40363) of vLLM asks for one).
+    To send the missed events, from the answered number on, or to restart with 0 (I16), as a snapshot could
+    ([issue 40363](https://github.com/vllm-project/vllm/issues/40363) of vLLM asks for one).
 
     Engines
     -------
@@ -677,14 +680,15 @@ def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> F
     """An event with the number 0 begins its worker's stream anew.
 
     Where a worker's events have numbers already, one with the number 0 takes everything from the worker
-    first, in all groups and media, and is then carried out. A stream that is told again from its beginning
-    leaves what it tells, and nothing else.
+    first, in all groups and media, and is then carried out. After a repeated stream the index contains its
+    blocks, and nothing else.
 
     Why
     ---
-    A server that was started anew has an empty cache, and counts from 0. An index that takes its events for
-    repeated ones learns nothing more of it until it has overtaken itself; one that passes over the numbers
-    keeps what the old server had ([issue 2853](https://github.com/llm-d/llm-d-router/issues/2853) of llm-d).
+    A restarted server has an empty cache, and counts from 0. An index that takes its events for
+    repeated ones learns nothing more of it until it has overtaken itself; an index that ignores the numbers
+    keeps the blocks of the old server ([issue 2853](https://github.com/llm-d/llm-d-router/issues/2853) of
+    llm-d).
 
     Choices
     -------
@@ -698,7 +702,7 @@ def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> F
     -------
     - llm-d takes any number below the last live one for that
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)), where replays are on.
-    - vLLM numbers from 0 on, and so does who starts anew.
+    - vLLM counts from 0, also after a restart.
     """
 
 

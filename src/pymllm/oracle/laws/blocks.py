@@ -66,7 +66,7 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     - **cached**: its count is 0 and it is registered;
     - **free**: its count is 0 and it is not registered.
 
-    | operation | what becomes of counts and blocks |
+    | operation | effect on counts and blocks |
     | --- | --- |
     | `alloc_blocks` *n* | *n* different free blocks get the count 1, and the clock as their stamp |
     | `retain_blocks` | + 1 each time that a block is named; a cached block is referenced then |
@@ -75,49 +75,48 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
 
     **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
     the policies `lru` and `release`. With `ref_zero` it is deregistered, together with all of its
-    registered descendants; what of these has references stays referenced, without a hash, and the rest
+    registered descendants; blocks among these with references stay referenced, without a hash, and the rest
     is free. All blocks of one call lose their references first. `ref_zero` caches nothing without a
-    reference: its cache is what running requests share.
+    reference: its cache consists of the blocks that running requests share.
 
-    **Transfers** (claim `transfers`). Something outside may read or write blocks that nobody waits for: an
-    offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names referenced and
-    cached blocks, and has a reference of its own to each, + 1; `end_transfer` gives these up, - 1, as a
-    release does. No other release takes them away: to release a block more often than without them is
-    refused, and so is the end of a transfer that is over. A request that is aborted or set aside meanwhile
+    **Transfers** (claim `transfers`). Something outside may read or write blocks without anybody waiting for
+    it: an offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names
+    referenced and cached blocks, and has a reference of its own to each, + 1; `end_transfer` gives these up,
+    - 1, as a release does. No other release takes them away: to release a block more often than without them
+    is refused, and so is the end of a transfer that is over. A request that is aborted or set aside meanwhile
     gives up its references alone. A `reset` ends all transfers.
 
     **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
     and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
     evicts exactly *n* - free blocks, and none if that is not above 0. Each is deregistered and free, and
     may be handed out by the same call. At its turn an evicted block must be evictable and have no
-    registered child, so a chain goes from its end. Who claims `exact_lru` evicts each time one of those
-    with the smallest stamp; who claims `exact_policy` the same, but with `release` the one that was let go
-    of first, blocks of one release in the order in which it names them (the last time). The observer is
-    told of them in the order of eviction (C6). Who claims `trusted_hashes` has no parents and children (C3):
-    every cached block is evictable.
+    registered child, so a chain goes from its end. With the claim `exact_lru`, each eviction takes one of
+    those with the smallest stamp; with `exact_policy` the same, but with the policy `release` the one
+    released first, blocks of one release in the order in which it names them (the last time). The observer is
+    called with them in the order of eviction (C6). With the claim `trusted_hashes` there are no parents and
+    children (C3): every cached block is evictable.
 
     **The dummy** is never handed out, has no references that count, and is in no size. To retain or
     release it, a free block or one outside of the pool, or to release a block more often than it is held,
     counting every time that the call names it, is an `OwnershipError`. The call has then done nothing,
     not even to the right blocks that it names as well (X1).
 
-    `pool_avail` is the number of free blocks, `evictable_blocks` that of evictable ones; what is cached
-    above a referenced block is in neither.
+    `pool_avail` is the number of free blocks, `evictable_blocks` that of evictable ones; cached blocks above
+    a referenced block are in neither.
 
     In kind `requests` the same is followed through rows: a request has one reference of each of its
-    blocks, and of those behind the cut none any more when it is cut (`truncate`); who has a block has
-    every block before it, so every cached block is evictable. What was let go of longest ago goes first,
-    and children before their parents; this is demanded of everybody, with or without `exact_lru`. And
-    paused requests may keep at most `paused_limit` different blocks together: a pause beyond that is
-    `no_room`.
-    `transfer_request` begins a transfer of the blocks that a request has, whatever becomes of it; what it
-    gets later is not in it. `end_transfer` ends it: blocks that no row and no other transfer has are cached
-    then, or free.
+    blocks, and of those behind the cut none any more when it is cut (`truncate`); a holder of a block holds
+    every block before it, so every cached block is evictable. The block released longest ago goes first, and
+    children before their parents; this is demanded of everybody, with or without `exact_lru`. And paused
+    requests may keep at most `paused_limit` different blocks together: a pause beyond that is `no_room`.
+    `transfer_request` begins a transfer of the blocks that a request has, whatever happens to the request;
+    blocks that it gets later are not included. `end_transfer` ends it: blocks that no row and no other
+    transfer has are cached then, or free.
 
     Why
     ---
     A block with two owners gets the KV of both. One that is handed out while a transfer writes it gets the
-    KV of a request that was aborted; one whose transfer nobody ends is lost. Counts that were lowered once
+    KV of a request that was aborted; a block whose transfer never ends is lost. Counts that were lowered once
     where a call named a shared block twice kept blocks for ever. An eviction by age alone takes the first
     block of a prompt first, since that is the oldest: all that hangs below it is cached and can never be
     found. A parent whose count of children was raised twice could never be evicted again.
@@ -128,14 +127,14 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     kind `blocks` without `exact_lru` and `exact_policy`, which leaf goes. How leaves are found. Whether
     the dummy has any memory.
 
-    Whether anybody is told is no choice in kind `blocks`: `callbacks` must be claimed, since nothing else
+    In kind `blocks` the observer is not optional: `callbacks` must be claimed, since nothing else
     says which cached blocks an allocation has evicted. The adapter of an allocator without an observer
-    compares the hashes and references of before a call with those of after it, and tells the difference,
-    children before parents; an order it cannot know, and claims none.
+    compares the hashes and references before and after a call, and reports the difference, children before
+    parents; an order it cannot know, and claims none.
 
     Caller
     ------
-    To keep clock and stamps moving forward, or recency means nothing. Not to use what it has released.
+    To keep clock and stamps moving forward, or recency means nothing. Not to use released blocks.
 
     Engines
     -------
@@ -145,8 +144,8 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
       (`trusted_hashes`, policy `release`). Block 0 is its null block.
     - Megatron Core 0.16.1: `BlockAllocator` in
       `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
-      check of what is released; its last block is the dummy, the same. Paused requests have a share of
-      their own (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
+      check of releases; its last block is the dummy, the same. Paused requests have a share of their own
+      (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
     - Megatron-LM's `KVBlockAllocator` of August 2026 (`kv_block_allocator.py`) is this law for
       `careful_callers`: it evicts leaves, the smallest stamp first (`evict_lru_blocks`), and counts on
       every held block's parent being held.
@@ -183,17 +182,17 @@ def slots_have_one_block(before: BlocksModel, operation: AllocSlots, seen: SeenS
     stays cached, and when it is registered. Nothing gives a slot that is in hand back but a reset. It is
     written to (`save_live`), and belongs to no block.
 
-    The views must tell it alike: `slot_of_block` and `block_of_slot` are inverse to each other, with -1
+    All views must agree: `slot_of_block` and `block_of_slot` are inverse to each other, with -1
     for none, and `free_slots` are the free ones in any order. `free_count` is their number. `find_slots`
-    tells of each block its slot or -1, and `has_state` exactly where there is a slot, be anything written
-    to it or not. A free block and the dummy have none.
+    gives each block's slot or -1, and `has_state` is true exactly for blocks with a slot, whether written or
+    not. A free block and the dummy have none.
 
     In kind `requests` a slot that a step gives to a block must be one of the pool, and of no other block.
 
     Why
     ---
-    A slot with two blocks holds one state, and one of two conversations goes on from the other's. A slot
-    that nobody has is lost: there are few, since a state is as large as the KV of thousands of tokens,
+    A slot with two blocks holds one state, so one of two conversations continues from the other's state. A
+    slot without an owner is lost: there are few, since a state is as large as the KV of thousands of tokens,
     and the cache of states shrinks unnoticed until it is empty.
 
     Choices
@@ -229,7 +228,7 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     entries of this call with that hash the last one (with null simply the entry before), or else the
     block that is registered under it now. The entry
 
-    1. is passed over if the block is registered under this hash already: its parent stays what it was;
+    1. is passed over if the block is registered under this hash already: its parent is unchanged;
     2. does nothing if the hash is another block's: first come, first kept;
     3. does nothing if it is no first block and its parent is not registered, or there is none. That
        another block is registered under the parent's hash does not help;
@@ -241,9 +240,10 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
     deregistered (C1) loses its hash, and another block may be registered under it later. Its children go
     before it or with it, never after.
 
-    **Trusted hashes.** Who claims `trusted_hashes` counts on a hash to say all that a block ends. Then 2 and
-    3 do not apply, and no block has a parent: a hash may have several blocks, each of them registered until
-    it is deregistered itself. `block_of_hash` has each hash once, with any one of its blocks.
+    **Trusted hashes.** With the claim `trusted_hashes` an implementation relies on a hash to identify the
+    whole prefix of a block. Then 2 and 3 do not apply, and no block has a parent: a hash may have several
+    blocks, each of them registered until it is deregistered itself. `block_of_hash` has each hash once, with
+    any one of its blocks.
 
     Refused are (X1, with any of its errors): a block that is free, the dummy, or outside; more or fewer
     hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside
@@ -315,7 +315,7 @@ def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, s
     So at any time each pair of `block_of_state` names a block that has a slot (C2) and is registered
     under this very hash (C3), and each hash and each block stands in it once.
 
-    A name goes with the slot. It is removed when the block loses its slot, in whatever way: to another
+    A name goes with the slot. It is removed when the block loses its slot in any way: to another
     block (C5), into a caller's hands, by `drop_states`, or because the block was deregistered or became
     free (C6). It is removed then, and no other one is. `drop_states` takes blocks, and passes over those
     without a slot; named twice is named once. It frees their slots, has no effects and changes no block.
@@ -327,7 +327,7 @@ def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, s
     | `one by one` | a call for each block |
     | `deregistered` | as the block allocator calls its observer: with the blocks, and with `hashes` |
 
-    The `hashes` that come with `deregistered` may be those of other blocks, or nobody's: they remove
+    The `hashes` that come with `deregistered` may be those of other blocks, or of none: they remove
     nothing. A block outside of the pool is refused, with nothing dropped. The dummy and free blocks have
     no slot, and are passed over.
 
@@ -364,9 +364,8 @@ def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenS
 
     - a block that has a slot gets that one told, and keeps it with its name and its state;
     - equal blocks get equal slots;
-    - the other blocks, *m* different ones, get *m* different slots: free ones first, and for what is
-      missing those of the blocks that C6 says. Free slots are not spared: a block loses its slot only if
-      none is free.
+    - the other blocks, *m* different ones, get *m* different slots: free ones first, and then those of the
+      blocks that C6 defines. Free slots are not spared: a block loses its slot only if none is free.
 
     Blocks that the call names do not lose their slots for it, however old they are and whether or not
     they have references. So the call succeeds if and only if *m* <= free slots + blocks with a slot,
@@ -377,14 +376,13 @@ def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenS
     A free block, the dummy or a block outside of the pool is refused (`OwnershipError`, `UsageError` or
     `IndexError`), again with nothing changed.
 
-    What stands in a new slot is open until it is written.
+    The content of a new slot is open until it is written.
 
     Why
     ---
-    The batch is what one step wants to keep. If making room for its last state takes the slot of its
-    first, the step goes on to write into a slot that somebody else has: a server crashed when committing
-    a long prompt, in the middle of its own blocks. Slots taken before the call knows that it must fail
-    are lost.
+    The batch contains the states that one step wants to keep. If making room for the last state takes the
+    slot of the first, the step writes into a slot of another owner: a server crashed when committing a long
+    prompt, in the middle of its own blocks. Slots taken before the call knows that it must fail are lost.
 
     Choices
     -------
@@ -392,7 +390,7 @@ def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenS
 
     Caller
     ------
-    To choose what is worth keeping if the call fails: C7 says how a step does.
+    To choose the states worth keeping if the call fails: C7 says how a step does.
 
     Engines
     -------
@@ -421,25 +419,24 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
     no references, and is not named by that `alloc_slots` (C5). Of these it is one with the smallest
     stamp, and so on until there are enough; this order is demanded of everybody, with or without
     `exact_lru`. Parents and children do not matter here. The block stays cached.
-    With `ref_zero` no block without references has a slot, so nobody qualifies.
+    With `ref_zero` no block without references has a slot, so there is no candidate.
 
     `evict_slots` takes exactly `count` slots and answers them in any order; they are in hand (C2). If
     fewer blocks qualify it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
     count: it never hands them out. 0 takes none.
 
-    **With its block.** A block that is deregistered or becomes free loses its slot and the name of its
-    state (C4), whatever it is that does it: an eviction, a release, the descendants of a released block
-    with `ref_zero`, also those that still have references. Its slot is free at once.
+    **With its block.** A block that is deregistered or becomes free loses its slot and the name of its state
+    (C4), whatever the cause: an eviction, a release, the descendants of a released block with `ref_zero`,
+    also those that still have references. Its slot is free at once.
 
-    **The observer.** Whoever keeps something by block learns of it from the observer of the block
-    allocator; the effect `callback` is what it was told. `slots` are the *blocks* that were deregistered
-    or became free, `target` are the hashes that they had, ascending. Each block is told of once, also
-    those that never had a hash, and nothing else is told. A release and an eviction tell it, in one
-    call or in several; where nothing is deregistered or freed there is no call. A reset tells nobody.
-    Who claims `careful_callers` may leave out blocks that never had a hash: by those, its callers keep
-    nothing.
-    When the observer is called last, all is written already: `sizes` inside it, if told, are those of
-    the end, but that what an allocation is about to take counts as free still (X6).
+    **The observer.** Other structures with data per block learn of it from the observer of the block
+    allocator; the effect `callback` is what it was told. `slots` are the *blocks* that were deregistered or
+    became free, `target` are the hashes that they had, ascending. Each block is reported once, also blocks
+    that never had a hash, and nothing else is reported. A release and an eviction tell it, in one call or in
+    several; where nothing is deregistered or freed there is no call. A reset calls no observer. With the
+    claim `careful_callers`, blocks that never had a hash may be left out: by those, its callers keep nothing.
+    When the observer is called last, all is written already: `sizes` inside it, if reported, are those of the
+    end, except that blocks that an allocation is about to take still count as free (X6).
 
     In kind `requests` `slots` of the callbacks are compared, `target` is not, and slots of blocks without
     references are taken in the order in which these were let go of, the lower number first where one
@@ -448,15 +445,15 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
 
     Why
     ---
-    A state under a running request is about to be restored, or was just written. One that outlives its
-    block is found by nobody, and its slot is lost; or it is found for the block's next content. Observers
-    that were called only for blocks with a hash have kept the slots of all others.
+    A state under a running request is about to be restored, or was just written. A state that outlives its
+    block is never found, and its slot is lost; or it is found for the block's next content. Observers that
+    were called only for blocks with a hash have kept the slots of all others.
 
     Choices
     -------
     Which of equally old blocks loses its slot; in `requests`, where nobody tells which, the one with the
-    lowest number does. In how many calls, and in which order, blocks of a release are told. (Of evictions
-    the order tells the turn of each: C1.)
+    lowest number does. The number of calls, and the order, in which blocks of a release are reported. (Of
+    evictions the order tells the turn of each: C1.)
 
     Caller
     ------
@@ -465,7 +462,7 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
     Engines
     -------
     - vLLM: a state's block goes by the same queue as all others, and is evicted when it is taken from it
-      (`block_pool.py`, `_maybe_evict_cached_block`); whoever watches blocks is told when they are reused
+      (`block_pool.py`, `_maybe_evict_cached_block`); watchers of blocks are called when they are reused
       (`_notify_reuse`). No order between KV and states.
     - Megatron Core 0.16.1: absent. sglang: see M5.
     """
@@ -486,11 +483,11 @@ def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, see
     | `restore_live` | all layers of the live state of one request: those of the block's slot |
 
     and nothing else is written by these, and nothing by any other operation. Numbers stand for bits, so
-    nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Who reads
-    (`read_states`, `read_live`) must find in every row exactly what was written last, in the configured
+    nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Reading
+    (`read_states`, `read_live`) must return in every row exactly the last written values, in the configured
     shape and dtype; a dtype may be left empty. One exception: when a slot changes hands (it is given to a
     block, taken into hand, or comes free) its content is open until it is written, each layer and part by
-    itself; what was read there meanwhile stays.
+    itself; values read meanwhile stay.
 
     - `store_state` for a block without a slot is a `UsageError` or `OwnershipError`; for a block or a
       layer outside it is any error of X1.
@@ -499,13 +496,13 @@ def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, see
     - `restore_live` answers the number 1, or 0 if the block has no slot; then the live state is as it
       was. A request without a live state is refused.
 
-    In kind `requests` a step **commits** what C8 says: the state extracted inside a chunk, or the live
+    In kind `requests` a step **commits** the states of C8: the state extracted inside a chunk, or the live
     state at a prompt's end. A committed state belongs to the block that ends there; blocks without a
     registered hash are passed over, and of several requests that leave the state of one block one is
     enough. A block that has a slot keeps it. If slots run out (free ones and those that C6 lets go, no
     block of the commit among them), states at ends of prompts are kept before those inside chunks, each
     group from the deepest on, the lower row first among equals. The rest is dropped; a step never fails
-    for want of a slot. What a cached state holds is the state of a cold run (E1), read back by `inspect`.
+    for want of a slot. A cached state equals the state of a cold run (E1), read back by `inspect`.
 
     Why
     ---
@@ -555,11 +552,11 @@ def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, see
 def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Found:
     """States are kept at block ends inside a chunk, and at prompt ends.
 
-    A step that computes a chunk of a prompt must give out the state at certain places, so that later
-    requests can go on from there. Let *B* be `block_size`, *K* `chunk_size`, *p* the length of the
-    prompt, *m* the number of blocks that the request found cached when it was added, *s* the first token
-    that the chunk computes, and *t* the end of the chunk. Then *s* is the tokens computed before, plus
-    those that a restored state stands for (in the first chunk). The **candidates** are three positions:
+    A step that computes a chunk of a prompt must output the state at certain places, so that later requests
+    can continue from there. Let *B* be `block_size`, *K* `chunk_size`, *p* the length of the prompt, *m* the
+    number of blocks that the request found cached when it was added, *s* the first token that the chunk
+    computes, and *t* the end of the chunk. Then *s* is the tokens computed before, plus the tokens of a
+    restored state (in the first chunk). The **candidates** are three positions:
 
     | candidate | position |
     | --- | --- |
@@ -584,7 +581,7 @@ def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Fou
     Kept states are offered to the cache after the forward pass, by the rules of C7. The state at position
     *c* belongs to block *c* / *B* - 1 of the request.
 
-    Offsets are told in `ran`, and must be exactly these for who claims `mamba`. A request that is set
+    Offsets are in `ran`, and must be exactly these with the claim `mamba`. A request that is set
     aside, or whose chunk is given up, leaves nothing.
 
     Why
@@ -615,22 +612,21 @@ def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Fou
 def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> Found:
     """A reset restores the first state bit for bit.
 
-    After `reset` everything is as it was when the implementation was built with this configuration,
-    whatever was referenced, cached, in hand or live:
+    After `reset` the state is that of a new implementation with this configuration, even if blocks were
+    referenced, cached, in hand or live:
 
     - every block is free, without a hash, and every slot is free;
-    - all views are what they were, entry by entry: counts, hashes, stamps, both maps of slots, the order
-      of `free_slots`, what is told of the dummy and of free blocks;
-    - cached and live states are zero, in every layer and row, the row that is nobody's too;
+    - all views equal the first ones, entry by entry: counts, hashes, stamps, both maps of slots, the order of
+      `free_slots`, the entries of the dummy and of free blocks;
+    - cached and live states are zero, in every layer and row, the reserved row too;
     - the clock is 0;
     - in kind `requests` there are no requests; those of before are as if released, and to name one of
       them is refused. KV need not be wiped.
 
-    So what follows must do exactly what it would on a new one, down to the numbers of the blocks that are
-    handed out (X7). A reset answers `done`, tells no observer (X7), and cannot fail.
+    So later operations must have exactly the outcomes of a new implementation, including the numbers of the
+    blocks handed out (X7). A reset answers `done`, calls no observer (X7), and cannot fail.
 
-    The views are compared if they were looked at before anything else was asked for, and again directly
-    after the reset.
+    The views are compared if they were read before any other operation, and again directly after the reset.
 
     Why
     ---
@@ -640,7 +636,7 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
 
     Choices
     -------
-    Whether memory is wiped or made anew.
+    Whether memory is zeroed or allocated again.
 
     Caller
     ------
@@ -652,7 +648,7 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
       `BlockAllocator.reset` rebuild its stack, since that holds wrong ids by then; the live states are
       not wiped.
     - vLLM: `BlockPool.reset_prefix_cache` forgets every hash, and refuses while any block is in use. The
-      order of the free queue stays what it was: different.
+      order of the free queue stays unchanged: different.
     - sglang: see X7.
     """
 

@@ -24,19 +24,19 @@ def a_write_changes_what_it_names(before: BufferModel, operation: ReadKV, seen: 
     and no entries at all are fine, and change nothing.
 
     **Buffers.** Each layer has a buffer of keys and one of values, with `size` + `page_size` rows: page 0
-    and the pages that an allocator hands out (A1). Rows behind these are padding of the implementation's
-    own, which nobody looks at, but of who claims `tight_buffers`. A row of keys has `k_heads` `k_dim`
+    and the pages that an allocator hands out (A1). Rows after these are the implementation's own padding,
+    which is not compared, except with the claim `tight_buffers`. A row of keys has `k_heads` `k_dim`
     elements, one of values `v_heads` `v_dim`; both are 0 at the start. `write_kv` writes row *i* of `keys`
-    and of `values` to slot `slots[i]` of one layer; no other slot, layer or part changes, and no bit of
-    what is written. How the rows lie in memory (`shape`) makes no difference. `move_kv` writes rows of
-    a layer to others of it; all are read before one is written, so ranges may overlap.
+    and of `values` to slot `slots[i]` of one layer; no other slot, layer or part changes, and every bit is
+    written exactly. How the rows lie in memory (`shape`) makes no difference. `move_kv` writes rows of a
+    layer to others of it; all are read before one is written, so ranges may overlap.
 
     **Padding.** Row 0 of the table and slot 0 of the buffers may be named several times in one write.
-    Afterwards each of their elements is what one of these writes had there; which one, is open, and
-    may differ from element to element. Any other row or slot is named once; what else would happen is
-    the caller's error, and is never asked.
+    Afterwards each of their elements has the value of one of these writes; which one, is open, and
+    may differ from element to element. Any other row or slot is named once; other effects would be the
+    caller's error, and are never tested.
 
-    **Refused**, for who claims `refusals`, with any error of X1: a layer that is not there (also by
+    **Refused**, with the claim `refusals`, with any error of X1: a layer that is not there (also by
     `read_kv`), a slot below 0 or beyond the last row, more or fewer keys or values than slots, rows of
     another width, another dtype, a shape that would have to be broadcast. If one slot of a batch is
     wrong, nothing is written. Those of rows are in P2's table.

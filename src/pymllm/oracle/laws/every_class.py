@@ -49,35 +49,36 @@ from pymllm.oracle.models.told_events import SeenEvents
 def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
     """Bad input is refused before anything changes.
 
-    Two sorts of calls must be refused. A **malformed** call has an argument that nobody may pass at any
-    time: a float where a size is due, a token of 33 bits, a layer that is not there. **Misuse** is a
-    call that is well formed and not its caller's to make now: a slot that is freed twice, a release
-    without a hold, a node that has left. The result is `failed`, and `error` names the class.
+    Two sorts of calls must be refused. A **malformed** call has an argument that is never allowed: a float
+    where a size is due, a token of 33 bits, a layer that is not there. **Misuse** is a call that is well
+    formed and not its caller's to make now: a slot that is freed twice, a release without a hold, a node that
+    has left. The result is `failed`, and `error` names the class.
 
     - Misuse is answered with exactly the error that the tables of [refusals](every-class.md#refusals)
       demand. Where several things are wrong with one call, the error of any of them is right.
     - A malformed call is answered with `TypeError`, `ValueError`, `IndexError`, `UsageError`,
       `OwnershipError`, `LockError` or `StaleNodeError`. Which of these it is makes no difference.
-    - **Nothing has changed.** There are no effects, every size is what it was, no cell of a buffer is
-      different, nothing became recent, and what is handed out next is what would have been handed out
-      anyway. This goes for the whole call: if one of ten slots may not be freed, none of them is.
+    - **Nothing has changed.** There are no effects, every size is unchanged, no cell of a buffer is
+      different, nothing became recent, and the next allocation returns the same as without the call. This
+      goes for the whole call: if one of ten slots may not be freed, none of them is.
     - An armed `fault` does not strike in a refused operation, and is forgotten after it.
 
-    It is looked at three times: in the outcome of the refused operation, in whatever later operations
-    show, and, for all kinds but `prefix`, by playing the same program on a new object without the
-    operations that were refused. All others must have the same outcomes there.
+    It is looked at three times: in the outcome of the refused operation, in the outcomes of later operations,
+    and, for all kinds but `prefix`, by playing the same program on a new object without the operations that
+    were refused. All others must have the same outcomes there.
 
     A call that an implementation cannot be given (a float, where its language knows integers only) is
-    answered with `unsupported`, and nothing is held against it. Who does not claim `refusals` is never
-    misused; who claims only some of `refuses_malformed`, `refuses_bad_arguments`, `refuses_double_free`,
-    `refuses_foreign`, `refuses_stale` and `refuses_unheld` is misused in these ways alone.
+    answered with `unsupported`, and nothing is held against it. Without the claim `refusals` an
+    implementation is never misused; one that claims only some of `refuses_malformed`,
+    `refuses_bad_arguments`, `refuses_double_free`, `refuses_foreign`, `refuses_stale` and `refuses_unheld` is
+    misused in these ways alone.
 
     Why
     ---
-    Callers have bugs. If the seventh of ten slots is found wrong when six are free already, whoever
-    catches the error and goes on has lost them, or frees them again. A batch that is refused half way
-    leaves a row that belongs to nobody. And a mistake that is not refused is told by somebody else,
-    hours later: freeing slot 0 once made an allocator hand out the slot that all padding is written to.
+    Callers have bugs. If the seventh of ten slots is found wrong when six are free already, a caller that
+    catches the error and continues has lost them, or frees them again. A batch that is refused halfway leaves
+    a row without an owner. And a mistake that is not refused shows up elsewhere, hours later: freeing slot 0
+    once made an allocator hand out the slot that all padding is written to.
 
     Choices
     -------
@@ -86,7 +87,7 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
 
     Caller
     ------
-    Not to go on as if the call had been made.
+    Not to continue as if the call had been made.
 
     Engines
     -------
@@ -108,19 +109,18 @@ def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: See
 
 @law("X2", page="every-class", ways="op", kinds="prefix blocks requests", needs="faults")
 def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Found:
-    """What a pool did not take is still in the tree; calls come in order.
+    """Slots that a pool refused are still in the tree; calls come in order.
 
     `fault` lets a call fail that the next operation makes: the *nth* one of its name raises and takes
     nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this
     law. Its effects are the calls that were carried out, and they alone have happened. The table of
     [failures](every-class.md#failures) has what may fail where.
 
-    **Evictions, a pool call fails.** What the carried out calls took is gone. Everything else is as
-    before the operation: cached, evictable, counted, owned, found by a match. What was taken must be
-    whole pages, and part of what a right eviction could have taken. A page whose half went
-    (`free_swa`) is a tombstone (S2), a node whose state went (`free_state`) has none. No more callbacks
-    are made than pages were removed; with states, none. The same eviction can be asked for again, and
-    then succeeds.
+    **Evictions, a pool call fails.** Slots taken by completed calls are gone. Everything else is as
+    before the operation: cached, evictable, counted, owned, found by a match. The taken slots must be whole
+    pages, and a part of a correct eviction. A page whose half went (`free_swa`) is a tombstone (S2), a node
+    whose state went (`free_state`) has none. No more callbacks are made than pages were removed; with states,
+    none. The same eviction can be called again, and then succeeds.
 
     **Evictions, a callback fails.** The eviction is complete: all is given back and written, and every
     callback is made, also those behind the one that raised. Then the error of the first that raised is
@@ -131,12 +131,12 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
     were carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new,
     all incoming slots are still the caller's, and nothing becomes recent.
 
-    **Blocks.** An observer that raises is called when the trackers are updated (X6). What it was told of is
-    deregistered, or free, for good. A release is then complete. An allocation that had to evict has
-    evicted, and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves.
-    A reset is X7's.
+    **Blocks.** An observer that raises is called when the trackers are updated (X6). The reported blocks are
+    deregistered, or free, for good. A release is then complete. An allocation that had to evict has evicted,
+    and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves. A reset is
+    X7's.
 
-    **Order**, for who claims `call_order`. An eviction calls, in this order: `free_state` for each state;
+    **Order**, with the claim `call_order`. An eviction calls, in this order: `free_state` for each state;
     `free_swa` once, with all slots that only lose their half; `free` once, with all slots of all removed
     pages; each callback, in the order of removal. An insert calls `move_swa` once and then `free` once.
     None of these calls is made for nothing. So if `free` fails, no page was removed, and every half and
@@ -144,7 +144,7 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
 
     Why
     ---
-    A pool raises when its own trackers say that something is wrong, and servers catch that and go on. A tree
+    A pool raises when its own trackers find an error, and servers catch that and continue. A tree
     that unlinks first and gives back afterwards has then lost the pages for ever; one that does it node
     by node leaves a half of them in both. In a block allocator a callback that failed left the index
     without the block and the block without a place in the pool. A pin that was not taken back when the
@@ -156,7 +156,7 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
 
     Caller
     ------
-    To look at the effects of what failed, since they have happened. Nothing that a pool did not take is
+    To read the effects of a failed call, because they have happened. Nothing that a pool did not take is
     the caller's, except after a reset (X7).
 
     Engines
@@ -321,30 +321,29 @@ def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: An
     every step. Everything in an outcome is compared: the result with all of its fields, also numbers that
     the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in
     their order; all sizes. Left out is the message of an error, which is for people: of `failed` the
-    name is compared. Nothing outside of outcomes is: no time, no memory, no log. What was `unsupported`
-    must be so again.
+    name is compared. Nothing outside of outcomes is: no time, no memory, no log. An `unsupported` operation
+    must be `unsupported` again.
 
     In particular
 
     - recency is counted in operations, never by a clock on the wall. A program that orders by a clock
-      says so ([protocol](../protocol.md)) and is told what time it is: one tick before each operation,
+      says so ([protocol](../protocol.md)) and gets the time: one tick before each operation,
       the same ticks in both runs;
     - the id of a node has not been told of another node since the start, a reset included, neither by
       `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
       is larger than all that were shown before;
-    - who does not claim `node_ids` counts nodes in another way, by a counter of the process say, and tells
-      times of a clock: of it ids and tokens are compared by whether they are the same ones as before in
-      this run, and times by their order;
-    - nothing depends on the order of a hash table, on an address, on a thread, or on what was played on
-      another object before: a program that is started a second time has forgotten everything.
+    - without the claim `node_ids`, an implementation may count nodes in another way, for example by a counter
+      of the process, and report clock times: of it ids and tokens are compared by whether they are the same
+      ones as before in this run, and times by their order;
+    - nothing depends on the order of a hash table, on an address, on a thread, or on earlier operations of
+      another object: a program that is started a second time has forgotten everything.
 
     Why
     ---
     The ranks of one server run the same scheduler side by side. If one evicts another node than the rest,
     they allocate differently, and the collective operations of the next step hang. Stamps in whole
     seconds made an engine evict at random among all that was used in one second, and the hit rate
-    fell as the load rose. And what is found by a search can only be made small and sent to somebody if
-    it happens again.
+    fell as the load rose. And a found violation can be shrunk and reported only if it is repeatable.
 
     Choices
     -------
@@ -395,8 +394,8 @@ def _new_nodes_have_new_ids(before: CacheModel, operation: Inspect, seen: SeenLo
 def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -> Found:
     """An allocation that cannot be met changes nothing.
 
-    If and only if too little is free, the answer is `no_room` (`None` in Python), which is no error. What
-    is too little depends on the operation.
+    If and only if too little is free, the answer is `no_room` (`None` in Python), which is no error. The
+    meaning of *too little* depends on the operation.
 
     | kind | operation | `no_room` if |
     | --- | --- | --- |
@@ -406,27 +405,27 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
     | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
     | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
 
-    Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
-    A failed allocation merges nothing (A4), evicts nothing and pins nothing. Which slots come next is asked
-    of who claims `merges` alone: others may merge when they fail. For all kinds but `prefix`
-    the program is played again on a new object without the operations that found no room, and all others
-    must have the same outcomes.
+    Then nothing has changed: no size, no content, no owner, and not the order of later allocations.
+    A failed allocation merges nothing (A4), evicts nothing and pins nothing. Only with the claim `merges` is
+    the choice of the next slots compared: others may merge when they fail. For all kinds but `prefix` the
+    program is played again on a new object without the operations that found no room, and all others must
+    have the same outcomes.
 
     (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
     nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
     that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
-    and has done nothing either. Who does not claim `capacity_errors` may name the error as it likes.
+    and has done nothing either. Without the claim `capacity_errors` the error may have any name.
 
     Why
     ---
     Running out is the everyday state of a full server: it asks, hears no, evicts or retracts, and asks
-    again. Whatever a failed attempt leaves behind adds up. A request that kept its pins on cached
+    again. Traces of failed attempts add up. A request that kept its pins on cached
     blocks when its allocation failed made these blocks unevictable, until nothing could be scheduled; an
     engine that asserted instead of answering was killed sixteen times a day with half of its pool free.
 
     Choices
     -------
-    What is handed out, when there is enough (A4).
+    The slots that it hands out, if there is enough room (A4).
 
     Caller
     ------
@@ -449,28 +448,28 @@ def _no_room_is_told(before: CacheModel, operation: Any, seen: Seen) -> Found:
 
 @law("X5", Inspect, page="every-class", ways="sop", kinds="slots prefix", needs="inspect")
 def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Nothing of the caller's is kept, nothing of the tree's is handed out.
+    """No argument is kept, and no internal data is handed out.
 
-    A cache copies what it keeps of an argument: when a call has returned, the caller may overwrite the
-    container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
-    the cache is different. What a call returns is the caller's own: it may be overwritten, too. The
-    judge's own adapters overwrite all of these at once, after each call.
+    A cache copies the parts of an argument that it keeps: when a call has returned, the caller may overwrite
+    the container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
+    the cache is different. A returned object belongs to the caller: it may be overwritten, too. The judge's
+    own adapters overwrite all of these at once, after each call.
 
     No outcome shows that, either. Where an adapter in Python is a `SlotAdapter` or a `PrefixAdapter`, the
     judge looks inside after the steps: the last 16 lists, arrays and tensors (of up to 1024 numbers) that
     `alloc` and `match` returned must have the numbers that they had, and what was passed to `free` and
-    `insert` must come back unchanged. What the adapter makes of that, such as a tensor, is seen only where
-    it watches the call (`self.calls.watch`). A changed one is a violation, of allocators of slots too; what
-    stays as it was does not make the law hold, so of allocators X5 is broken or not claimed.
+    `insert` must come back unchanged. An object that the adapter makes from it, such as a tensor, is checked
+    only if the adapter watches the call (`self.calls.watch`). A changed one is a violation, of allocators of
+    slots too; unchanged objects do not make the law hold, so for allocators X5 is broken or not claimed.
 
-    What a node keeps keeps no more than itself alive. `kept_bytes` of a shown node must be 8 for each of
+    The data of a node keep nothing else alive. `kept_bytes` of a shown node must be 8 for each of
     its tokens: its slots are int64, and no view of something longer. After a split that is so of both
-    halves, whichever of them is evicted first. A node that has left, or the root of before a reset, keeps
-    no other node and no tree alive, whoever kept it: who holds on to what a match returned must not
-    hold on to all that was evicted since. (No outcome shows that; a walk from inside does.)
+    halves, whichever of them is evicted first. A removed node, or the root from before a reset, keeps no
+    other node and no tree alive, even if a caller kept it: a caller that keeps the result of a match must not
+    keep all later evicted data alive. (No outcome shows that; a walk from inside does.)
 
     A program that is asked by lines of JSON can share no memory with its caller, so the first part
-    is true of it by nature. It is judged by `kept_bytes` alone; of who leaves that out X5 is not claimed.
+    is true of it by nature. It is judged by `kept_bytes` alone; without it X5 is not claimed.
 
     Buffers are shared by design: those of keys and values, of states, and the table of rows are
     handed out as they are, to be read and written by kernels.
@@ -487,7 +486,7 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
 
     Caller
     ------
-    Nothing. In particular it need not copy what it passes.
+    Nothing. In particular it need not copy its arguments.
 
     Engines
     -------
@@ -510,27 +509,27 @@ def callbacks_run_after_the_update(before: Any, operation: Any, seen: Any) -> Fo
 
     A callback is made when all that its operation removes is given back to the pools and taken out of the
     trackers. So **every** callback of one eviction, the first included, sees the sizes that the
-    operation has at its end: `sizes` of its effect, as far as they are told, must be these. A size that
-    is still what it was, or half way, breaks this law. Of `blocks`, an observer sees `pool_avail` and
-    `evictable_blocks` as they are when the blocks that it is told of are gone, and before any of them is
-    handed out; where there are several calls, the last one must.
+    operation has at its end: The `sizes` of its effect, if reported, must be these. A size that is still
+    unchanged, or halfway, breaks this law. Of `blocks`, an observer sees `pool_avail` and `evictable_blocks`
+    as they are when the blocks that it is told of are gone, and before any of them is handed out; where there
+    are several calls, the last one must.
 
-    From inside a callback sizes may be asked for, hashes computed, and the tree printed. Every other
+    Inside a callback the caller may read sizes, compute hashes and print the tree. Every other
     call to the same object (`match`, `insert`, `evict`, `lock`, `unlock`, `reset`; of `blocks` each of
     its operations) must meet a `RuntimeError`, and change nothing. So must a `match`, though it would
-    only read: it makes pages recent and splits nodes. The eviction goes on as if nothing had been tried.
+    only read: it makes pages recent and splits nodes. The eviction continues as if the call had not been
+    made.
 
-    `fault` with `reenter` asks for it: the *nth* callback of the next operation makes such a call and
-    tells the class of the error that it met in the `note` of its effect. It must be
-    `"RuntimeError"`; `""` says that the call went through.
+    `fault` with `reenter` asks for it: the *nth* callback of the next operation makes such a call and puts
+    the class of the resulting error into the `note` of its effect. It must be `"RuntimeError"`; `""` says
+    that the call went through.
 
-    An eviction that an operation makes on its own never takes what the same operation has matched,
-    allocated or is about to use. Only `blocks` and `requests` evict on their own: C1, C5 and E4 are
-    about that.
+    An eviction inside an operation never removes pages that the operation has matched or allocated, or will
+    use. Only `blocks` and `requests` evict on their own: C1, C5 and E4 are about that.
 
     Why
     ---
-    Who is called back wants to know what is free now, and to give back what it keeps for the node. If the
+    A callback reads the free sizes, and gives back the data that it keeps for the node. If the
     trackers say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
     eviction gets a node that is about to go; one that evicts runs the same loop inside of itself.
 
@@ -541,13 +540,13 @@ def callbacks_run_after_the_update(before: Any, operation: Any, seen: Any) -> Fo
 
     Caller
     ------
-    To keep callbacks short, and to do whatever changes the cache after the operation.
+    To keep callbacks short, and to change the cache only after the operation.
 
     Engines
     -------
-    - sglang: no callbacks; removals are told as events, in a list that is fetched later
+    - sglang: no callbacks; removals are reported as events, in a list that is fetched later
       (`radix_cache.py`, `kv_events.record_remove`). Not applicable.
-    - vLLM: watchers of reused blocks are called while the allocation goes on, before the block
+    - vLLM: watchers of reused blocks are called during the allocation, before the block
       is out of the index of hashes (`block_pool.py`, `_notify_reuse`): different.
     - Megatron Core 0.16.1: no callbacks.
     """
@@ -576,37 +575,36 @@ def _callbacks_see_what_is_written(before: CacheModel, operation: Evict, seen: S
 def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) -> Found:
     """Reset and clear make it as good as new.
 
-    `clear` (of `slots`, `rows`, `states`) and `reset` (of all other kinds that have one) leave an object
-    that does what a new one of the same configuration would do. To test that, what follows the last of
-    them is played on a new object and must have the same outcomes; of `prefix` it is followed in the
-    model instead, since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows`
-    are left out.
+    `clear` (of `slots`, `rows`, `states`) and `reset` (of all other kinds that have one) leave an object that
+    behaves like a new one of the same configuration. To test that, the operations after the last of them are
+    played on a new object and must have the same outcomes; of `prefix` it is followed in the model instead,
+    since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows` are left out.
 
-    - **Pools.** Everything is free again, whoever had it: pages, halves, rows, track slots. An open group
-      is closed and forgotten. What was handed out before is nobody's. All states are zero; so is the
-      table of rows, row 0 included, for who claims `zeroed_rows`.
+    - **Pools.** Everything is free again, whatever its owner: pages, halves, rows, track slots. An open group
+      is closed and forgotten. Earlier allocations are void. All states are zero; so is the table of rows, row
+      0 included, with the claim `zeroed_rows`.
     - **Prefix caches.** Every slot and every state that the cache owns goes back to its pool, once,
       whatever is held: effects `free` and `free_state`, and no callback. Slots of the caller stay the
-      caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), but
-      the root, which anybody may go on to hold and release.
-    - **Blocks and requests.** All is as at the start (C9), and no observer is told of it.
+      caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), except the root, which
+      callers may still hold and release.
+    - **Blocks and requests.** The state is that of the start (C9), and no observer is called.
     - **Indexes.** No worker has anything.
 
-    **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: each
-    pool is still asked for all that is left to give, the cache is empty afterwards, sizes are 0, and then
-    the error is the result. Slots that were not taken are the caller's from then on, who frees them. Of
-    states exactly one, the one of the failed call, was not taken. Nothing is freed twice.
+    **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: all
+    remaining slots are still given back to each pool, the cache is empty afterwards, sizes are 0, and then
+    the error is the result. Refused slots belong to the caller from then on, who frees them. Of states
+    exactly one, the one of the failed call, was not taken. Nothing is freed twice.
 
     Why
     ---
-    Servers reset when weights are updated, and go on with what they have. Slots that stay behind are lost
+    Servers reset when weights are updated, and then continue. Slots that stay behind are lost
     until a restart; a ring or a counter that was forgotten hands out pages twice. If a reset ends at the
     first error, half of the tree is stale and half is not, and no second call can repair it.
 
     Choices
     -------
-    In how many calls and in which order slots go back. What stands in buffers of keys and values, which
-    have no `clear`.
+    In how many calls and in which order slots go back. The contents of buffers of keys and values, which have
+    no `clear`.
 
     Caller
     ------
@@ -682,31 +680,31 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     | `index` | `find_blocks`, `inspect` |
 
     A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no
-    reference is taken, no cell is different, and what is handed out next is what would have been handed
-    out anyway. What it answered is its caller's own (X5).
+    reference is taken, no cell is different, and the next allocation returns the same as without the look.
+    What it answered is its caller's own (X5).
 
     It is looked at twice: in the outcome of the look, and, for all kinds but `prefix`, by playing the same
     program on a new object without its looks. All other operations must have the same outcomes there. Of
     `prefix` the model, which no look changes, is compared at each step, and other laws speak: of what a look
-    made recent R8, where its order is claimed, of what it split or counted R10. Which slots are handed out
-    next is asked of their pool, as `slots`.
+    made recent R8, where its order is claimed, of what it split or counted R10. The choice of the next slots
+    is judged for their pool, by the laws of `slots`.
 
     A `match` is no look: it makes its path recent (R8) and may split a node.
 
     Why
     ---
-    Who looks is a monitor, a router that asks every rank how much of a prompt it has, a scheduler that
-    sorts its queue, an audit. If looking refreshes what it looks at, that survives which was asked for
-    often, not what was used; and if it merges, splits or fetches, a server behaves otherwise while it is
-    watched, and its fault is gone when somebody comes to see it.
+    Looks come from a monitor, from a router that asks every rank how much of a prompt it has, from a
+    scheduler that sorts its queue, from an audit. If a look makes a page recent, pages that are often looked
+    at survive, not pages that are used; and if a look merges, splits or fetches, a server behaves differently
+    while it is watched, and its fault disappears when an engineer inspects it.
 
     Choices
     -------
-    What a look costs. What is computed and kept for the next one, as long as no outcome shows it.
+    The cost of a look. Values computed and kept for the next look, as long as no outcome shows them.
 
     Caller
     ------
-    To take a match for what it is. Who only wants to know counts for itself.
+    To remember that a match counts as a use. A caller that only needs the length must compute it itself.
 
     Engines
     -------
@@ -727,11 +725,11 @@ ANSWERED = "X9"
 
 @law(ANSWERED, page="every-class", ways="op", kinds="all")
 def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
-    """What is claimed is done.
+    """Every claimed operation is carried out.
 
-    `unsupported` is an answer of who does not claim what an operation needs. Who claims it has to carry the
-    operation out whenever it comes, in every state: `unsupported` in its place breaks this law. The
-    operations that each claim brings stand with the kinds; those without a claim come to everybody.
+    Only an implementation without the needed claim may answer `unsupported`. With the claim, it has to carry
+    the operation out in every state: `unsupported` in its place breaks this law. The operations that each
+    claim brings stand with the kinds; those without a claim come to everybody.
 
     `unsupported` is right, and nothing is held against it, where
 
@@ -749,24 +747,25 @@ def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
     counted: each verdict says how many steps were not done, for which reason, and where. If no step of the
     operation was done, a law that it tests is *unknown*.
 
-    What was not done has done nothing: there are no effects, and every size is what it was. A size that was
-    told after one step is told after each of a program; an answer of `unsupported` may come without any. What
-    an implementation is (kind, configuration, claims and limits) is said once, and does not change.
+    An unsupported operation changes nothing: there are no effects, and every size is what it was. A size
+    reported after one step is reported after every step of a program; an answer of `unsupported` may come
+    without any. What an implementation is (kind, configuration, claims and limits) is declared once, and does
+    not change.
 
     Why
     ---
-    A judge believes what it is told. A cache that evicted held pages passed all of its laws, since its
+    A judge believes the answers. A cache that evicted held pages passed all of its laws, since its
     adapter answered `unsupported` to each eviction while something was held: the step counted as nothing,
-    and the laws were tested where they do not bite. What is left out where it matters looks like what
-    cannot be done, and the two must be told apart by what was said before.
+    and the laws were tested where they do not bite. An operation left out at a critical moment looks like one
+    that is impossible; only the earlier declaration distinguishes the two.
 
     Choices
     -------
-    What to claim. Which limits to declare: each is told with the verdict.
+    Its claims. Which limits to declare: each is told with the verdict.
 
     Caller
     ------
-    Not to ask for what is not claimed.
+    Not to use abilities that are not claimed.
 
     Engines
     -------
@@ -789,19 +788,19 @@ def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
 
 @law("X10", TakeEvents, page="every-class", ways="op", kinds="prefix blocks requests", needs="events")
 def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEvents) -> Found:
-    """The fold of the events is what is cached.
+    """The events, applied in order, give the cached blocks.
 
-    `take_events` answers with the events since it was asked last, and forgets them. Whoever takes all of them
-    over, in their order, knows exactly the blocks that are cached at that moment:
+    `take_events` answers with the events since it was asked last, and forgets them. A reader that applies all
+    of them in order knows exactly the cached blocks at that moment:
 
     - `stored`: the blocks of `hashes`, which was not told, or not since its removal, are there from now on.
-      Each is the child of the one before, and the first of `parent`, which is told and not removed; without
-      one it begins a prompt. A run of blocks may be one event or several.
+      Each is the child of the one before, and the first is the child of `parent`, which was stored and not
+      removed; without one it begins a prompt. A run of blocks may be one event or several.
     - `removed`: these blocks are not there any more. Each was told.
-    - `cleared`: nothing is there. A `reset` is told in this way, or by removals. The first event of a new
+    - `cleared`: nothing is there. A `reset` is reported in this way, or by removals. The first event of a new
       object may be one.
 
-    A block has parts, each of which comes and goes by itself. `kv` is what it has of layers that see all
+    A block has parts, which are stored and removed separately. `kv` is its part for layers that see all
     tokens; with a window, `window` is there while the page is no tombstone (S2); with states, `state` stands
     for a state after its last token (M1). A page of a cache (R1) is a block here.
 
@@ -811,20 +810,20 @@ def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEve
     | `blocks` | those of `register_blocks` | null |
     | `requests` | those of C3 | of all blocks |
 
-    Of `prefix` the namespace stands in `extra_key` where a prompt begins. An operation that failed or was
-    refused is told as far as it has changed what is cached: what a pool did not take is still there (X2).
-    Nodes are not told, and neither is a split.
+    Of `prefix` the namespace stands in `extra_key` where a prompt begins. The changes of a failed or refused
+    operation are reported, too: slots that a pool refused are still cached (X2). Nodes are not told, and
+    neither is a split.
 
     Why
     ---
-    Routers send a request where most of its prompt is cached, and know that from events alone. After a
-    removal that is not told they choose a machine that computes the prompt anew; a removal that is told too
-    early, or a block with a wrong parent, hides what is there. Nothing fails on the server itself: answers
-    are right, and late.
+    Routers send a request where most of its prompt is cached, and know that from events alone. After an
+    unreported removal they choose a machine that must compute the prompt again; a removal reported too early,
+    or a block with a wrong parent, hides cached blocks. Nothing fails on the server itself: answers are
+    right, and late.
 
     Choices
     -------
-    How blocks are put together in events. Whether an event is made at once or when it is asked for. The hash
+    How blocks are put together in events. Whether an event is made at once or on request. The hash
     of kind `prefix`. The order of the removals of one operation.
 
     Caller
@@ -833,8 +832,8 @@ def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEve
 
     Engines
     -------
-    - vLLM: `BlockStored` and `BlockRemoved` of blocks by their hashes; with a second copy of a block it tells
-      the removal of the first (vllm#55092), which W5 is about.
+    - vLLM: `BlockStored` and `BlockRemoved` of blocks by their hashes; with a second copy of a block it
+      reports the removal of the first (vllm#55092); see W5.
     - sglang: an event for each page of a node that comes or goes (`mem_cache/events.py`).
     """
     if seen.odd is not None:

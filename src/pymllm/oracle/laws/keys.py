@@ -45,13 +45,13 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
 
     Two keys have something in common only if they are of the **same namespace and the same width**.
     Then they share the longest sequence of tokens that both begin with; else nothing, whatever their
-    tokens are. A cache may never return, split, refresh or evict for one of them what belongs to another.
+    tokens are. For a key of one of them, a cache may never return, split, refresh or evict pages of another.
     Namespaces are equal if both are none, or both strings of the same characters, or both integers of
     the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none; K2 says it of
     several values. A namespace is not normalised: case, blanks and accents count. Width is the number of
     integers of a token. An empty key begins every key, and ends at the root, which is one for all.
 
-    What is **no key** is refused, for who claims `refusals` (X1): tokens that are no integers (a
+    With the claim `refusals`, these are **no keys** and refused (X1): tokens that are no integers (a
     boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
     of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
     that is a float or a boolean, or a tuple with anything but strings, integers and null in it.
@@ -71,7 +71,7 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
 
     Why
     ---
-    A namespace stands for all that changes KV beside the tokens: an adapter, an image, a tenant. Where
+    A namespace stands for everything except the tokens that changes KV: an adapter, an image, a tenant. Where
     it is lost on the way, one user reads another's answers. Engines have left it out of the comparison,
     have put a tenant's word into the same field as the name of an adapter, and have found a prompt with
     another image in it by the placeholders that both had.
@@ -82,9 +82,9 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
 
     Caller
     ------
-    To put into the namespace whatever its KV depends on, spelled so that two things never get one name,
-    and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can read
-    it (H3), no file of ours holds it, and a program that has one gets no verdict.
+    To put everything that its KV depends on into the namespace, so that two different things never get one
+    name, and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can
+    read it (H3), no file of ours holds it, and a program that has one gets no verdict.
 
     Engines
     -------
@@ -155,8 +155,8 @@ def values_keep_to_their_dimensions(
     | --- | --- | --- |
     | 1 | `extra_key` | a salt, a tenant, or all that has no dimension of its own |
     | 2 | `lora` | the name of a LoRA adapter |
-    | 3 | `lora_version` | the version of that adapter: it may be loaded anew under one name |
-    | 4 | `embeddings` | what stands in place of tokens: embeddings, images, sound, by hash |
+    | 3 | `lora_version` | the version of that adapter: it may be reloaded under the same name |
+    | 4 | `embeddings` | inputs that replace tokens: embeddings, images, sound, by hash |
     | 5 | `weights` | the version of the model's weights: they may be updated while the cache is kept |
 
     Each value is a string or an integer, or is **missing**. Two namespaces are equal if and only if at each
@@ -172,15 +172,15 @@ def values_keep_to_their_dimensions(
     A namespace is written as a list of its values in this order, with null for those that are missing, up to
     the last that is not. One that has the first value at most is written without a list, as ever: `"a"`, or
     null. So each is spelled in one way only; another spelling in a program gets no verdict. Parts (K1) keep
-    all values. Who claims some dimensions is never given values of others.
+    all values. An implementation that claims some dimensions never gets values of others.
 
     Why
     ---
     A cache whose identity leaves a dimension out answers with KV of another adapter, of another image, or of
     weights that are gone, and without an error: hits are even counted as such. Values of two dimensions have
     been put into one list without a label, so a tenant whose salt was an adapter's name read that
-    adapter's KV; or into one string, where two pairs spell the same. An adapter that was loaded anew under
-    its old name has been answered from the KV of the old one.
+    adapter's KV; or into one string, where two pairs spell the same. Requests to an adapter that was reloaded
+    under its old name were answered from the KV of the old one.
 
     Choices
     -------
@@ -189,14 +189,14 @@ def values_keep_to_their_dimensions(
 
     Caller
     ------
-    To give each dimension the value that KV depends on, and a new one where what it names has changed.
+    To give each dimension the value that KV depends on, and a new value when the named thing has changed.
 
     Engines
     -------
     - sglang 0.5.23: `extra_key` and `cache_salt` are two fields of a key (`srt/mem_cache/radix_cache.py`,
       `RadixKey.child_key_at`). The id of an adapter is appended to `extra_key` with nothing between
       (`srt/managers/schedule_batch.py`, `Req.__init__`), so of these two the cache sees one string.
-      Weights have no version: who loads others flushes the cache.
+      Weights have no version: a caller that loads other weights flushes the cache.
     - vLLM 0.33.0: name and path of the adapter, images, embeddings and salt, each with a label
       (`v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`). Weights have no version here, either.
     - Megatron Core 0.16.1: not applicable, no prefix cache.
@@ -264,7 +264,7 @@ def hashes_are_as_documented(
       integers, no length, and no sign of the width. The namespace of the key is not used: it is in the
       first prior (H3).
     - **Prior.** 64 hexadecimal digits stand for 32 bytes; these bytes, and not the digits, come first.
-      Digits may be upper or lower case. Null is no bytes. What is no sequence of whole bytes in
+      Digits may be upper or lower case. Null is no bytes. A text that is not a sequence of whole bytes in
       hexadecimal digits is refused with any error of X1; digits of another number than 64 are not asked.
     - **Answer.** `hashes` with one digest: 64 hexadecimal digits, lower case. A page of no tokens and
       without a prior is the SHA-256 of nothing, `e3b0c442...`.
@@ -286,7 +286,7 @@ def hashes_are_as_documented(
     Hashes leave the process: to other ranks, to a router that sends a request where its prefix is, to
     storage that outlives the server. One byte that is packed in another order, and nothing is ever
     found, without an error. With a weak hash, content of other requests appeared at common pairs of
-    words; with one that leaves an image out, its answer is that of another image.
+    words; with a hash that leaves an image out, it gets the answer for another image.
 
     Choices
     -------
@@ -318,7 +318,7 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
     prior of the namespace (H3), page *i* after the digest of page *i* - 1, each as H1 says. So the hash
     of a page depends on the namespace and on all tokens from the start to its end, and on nothing else:
 
-    - not on which hashes were asked for earlier, of this node, of one above it, or of none;
+    - not on earlier requests for hashes, of this node, of one above it, or of none;
     - not on splits, on the order of inserts, on evictions and new inserts of the same key, on slots,
       holds or recency;
     - not on the run. Equal paths have equal hashes everywhere.
@@ -328,21 +328,21 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
 
     Where nodes are shown (`inspect`), `page_hashes` are those of the node's own pages, null as long as it
     has not computed them. When a node is split, the upper half has the first part of the list and the
-    lower half the rest (R10), so that nothing is computed anew. A half that shows null instead is not
-    held against anybody; one that shows hashes shows those of its own pages.
+    lower half the rest (R10), so that nothing is computed again. A half may show null instead; if it shows
+    hashes, they are those of its own pages.
 
-    Who claims `hashes` alone has digests of its own, which are judged by this: as many as there are pages,
-    equal ones for one path at any time, and different ones for two paths of one namespace. Who claims
-    `digests` has those of H1 and H3.
+    An implementation that claims only `hashes` has its own digests, which are judged by these rules: as many
+    as there are pages, equal ones for one path at any time, and different ones for two paths of one
+    namespace. With the claim `digests` they are those of H1 and H3.
 
-    A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
+    A digest contains neither its width nor the size of its pages. A page of four tokens and one of two
     bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
-    spell a digest and a page, and their first page has the hash of a second page of plain tokens. So
-    whoever keeps hashes of several widths or sizes in one index keeps these beside them.
+    spell a digest and a page, and their first page has the hash of a second page of plain tokens. So an index
+    with hashes of several widths or sizes must store these beside them.
 
     Why
     ---
-    Who finds a block by its hash believes that all before it is the same, too. With hashes of the page
+    A caller that finds a block by its hash relies on an equal prefix, too. With hashes of the page
     alone, a prompt that repeats itself made a block its own parent; a router's index was inconsistent,
     and it crashed. A hash that depends on whether an ancestor happened to be hashed before is found
     on one server and not on the next.
@@ -410,7 +410,7 @@ def _hashes_of(
 def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: SeenNode) -> Found:
     """Namespaces seed their hashes so that nothing collides.
 
-    What the first page of a path is hashed after depends on the namespace:
+    The input before the first page of a path depends on the namespace:
 
     | namespace | *name* | prior of the first page |
     | --- | --- | --- |
@@ -435,7 +435,7 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
     Why
     ---
     Where the namespace was left out of the hash, two tenants with one prompt had different nodes and
-    equal hashes: whatever is looked up by hash mixes them up. If the prior were the hash of the bare
+    equal hashes: every lookup by hash confuses them. If the prior were the hash of the bare
     name, a prompt whose first page spells that name would share the hashes of the namespace.
 
     Choices
@@ -450,7 +450,7 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
     -------
     - sglang: a seed for stored hashes, too, of other bytes (`mem_cache/utils.py`,
       `storage_namespace_seed`): a tag, then presence, length and UTF-8 of `extra_key` and of the salt.
-      Hashes that it tells to routers leave `extra_key` out (`compute_node_event_hash_values`).
+      Hashes that it reports to routers leave `extra_key` out (`compute_node_event_hash_values`).
     - vLLM: adapter, images and embeddings are a part of each block's hash, the salt of the first one's
       (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the hash
       of a seed (`init_none_hash`).

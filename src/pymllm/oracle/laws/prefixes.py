@@ -29,14 +29,14 @@ from pymllm.oracle.models.slot_ownership import Owner
 def keys_are_cut_to_whole_pages(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """Keys and values are cut to whole pages.
 
-    Page *i* of a key is its tokens `[i * page_size, (i + 1) * page_size)`. What is left behind the last
-    whole page is the **tail**. It is never cached and never found: a match looks for the whole pages of
-    its key, and an insert keeps them. So every length that a cache tells (`prefix_len`, `node_len`,
-    `adopted`, sizes) is counted in tokens and is a multiple of `page_size`. A key that is shorter than a
-    page is treated as an empty one.
+    Page *i* of a key is its tokens `[i * page_size, (i + 1) * page_size)`. The tokens after the last whole
+    page are the **tail**. It is never cached and never found: a match looks for the whole pages of its key,
+    and an insert keeps them. So every length that a cache returns (`prefix_len`, `node_len`, `adopted`,
+    sizes) is counted in tokens and is a multiple of `page_size`. A key that is shorter than a page is treated
+    as an empty one.
 
-    An insert brings exactly one slot for each token of its key, the tail included. It must be refused
-    with a `ValueError` (X1, for who claims `refusals`) if
+    An insert brings exactly one slot for each token of its key, the tail included. It must be refused with a
+    `ValueError` (X1, with the claim `refusals`) if
 
     - it brings more or fewer slots than its key has tokens;
     - it brings none at all (`slots` is null, which is not the same as an empty list) although there is a
@@ -47,8 +47,8 @@ def keys_are_cut_to_whole_pages(before: CacheModel, operation: Match, seen: Seen
 
     A cache that keeps nothing (`retains` is false) looks at nothing and refuses none of this.
 
-    The slots of the tail are counted, and nothing else is asked of them. Without a pool slots are numbers
-    that belong to nobody, and any will do; if `slots` is null, the token ids themselves are the slots.
+    The slots of the tail are counted, and are otherwise free of rules. Without a pool slots are plain
+    numbers, and any will do; if `slots` is null, the token ids themselves are the slots.
 
     Why
     ---
@@ -93,7 +93,7 @@ def a_match_is_the_longest_usable_prefix(before: CacheModel, operation: Match, s
     """A match is the longest usable cached prefix, slots in order.
 
     A prefix of the key is **cached** if each of its pages is in the cache, in the key's namespace (K1).
-    It is **usable** if a request may go on from its end: always in a plain cache, by S1 where there is a
+    It is **usable** if a request may continue from its end: always in a plain cache, by S1 where there is a
     window, by M2 where there are states. `match` must return the longest prefix of the key, in whole
     pages, that is both. That may be the whole key. The empty prefix is always both; it ends at the root.
 
@@ -102,7 +102,7 @@ def a_match_is_the_longest_usable_prefix(before: CacheModel, operation: Match, s
     | `slots` | one for each token of the prefix, in the order of the tokens: those that the cache owns |
     | `prefix_len` | how many these are |
     | `node_len` | the same number again: how long the path to the returned node is |
-    | `dtype` | `int64`; who has no index tensors leaves it out |
+    | `dtype` | `int64`; left out without index tensors |
 
     A search that stops at the first prefix that is not usable is wrong: a longer one may be usable again.
 
@@ -110,17 +110,16 @@ def a_match_is_the_longest_usable_prefix(before: CacheModel, operation: Match, s
     prefix recent (R8) and counts a hit on it (R10); pages of the key beyond the returned prefix stay as
     they were, even if they are cached.
 
-    Where nodes are shown (`inspect`), a match may split the node in which the returned prefix ends. Who
-    claims `lean_matches` splits no other; without the claim also the node in which the cached part of the
-    key ends may be split.
+    Where nodes are shown (`inspect`), a match may split the node in which the returned prefix ends. With the
+    claim `lean_matches` no other node is split; without the claim also the node in which the cached part of
+    the key ends may be split.
 
     Why
     ---
-    Each page that is cached and not found is computed again: the server is slow, and nobody sees a
-    reason. In a server for models with states every prompt of more than two state intervals missed, since
-    the walk ended at the first node without one. Where the returned node was not the one of the slots
-    (the root, in one engine; the parent, in another), the hit was right, and the hold on it protected
-    nothing.
+    Each page that is cached and not found is computed again: the server is slow, for no visible reason. In a
+    server for models with states every prompt of more than two state intervals missed, since the walk ended
+    at the first node without one. Where the returned node was not the one of the slots (the root, in one
+    engine; the parent, in another), the hit was right, and the hold on it protected nothing.
 
     Choices
     -------
@@ -129,7 +128,7 @@ def a_match_is_the_longest_usable_prefix(before: CacheModel, operation: Match, s
 
     Caller
     ------
-    To take a hold on what was matched before it does anything that may evict (R6). To leave at least one
+    To hold the matched prefix before it does anything that may evict (R6). To leave at least one
     token to compute, since a match may cover the whole key (E4).
 
     Engines
@@ -174,7 +173,7 @@ def _nodes_end_where_something_was_used(before: CacheModel, operation: Inspect, 
 
 @law("R3", Insert, page="prefixes", ways="sop", kinds="prefix")
 def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    """An insert says what was there, and the whole key is there afterwards.
+    """An insert reports the prefix cached before, and then the whole key is cached.
 
     `prefix_len` is the length of the longest prefix of the key that was cached before the call, in whole
     pages. Pages whose window is dead count (S2), and so do pages that no match would return. It does not
@@ -184,12 +183,12 @@ def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: S
     page keeps the slots that it had; a page that was not cached has the slots that were passed for it.
     There is one exception to each: S7 revives dead pages with incoming slots, and S7 refuses an insert as
     a whole. A valid insert has no other outcome. A cache does not fail it for want of room, and evicts
-    nothing for it (R4): it needs no memory but what it is handed.
+    nothing for it (R4): it needs no memory except the passed slots.
 
     A cache whose configuration has a `capacity` (and no pool, no window, no states) **takes its memory by
-    itself**: what it is handed are contents, which it copies to pages of its own. It has as many as
+    itself**: it gets contents, which it copies to its own pages. It has as many as
     `capacity` says. An insert that needs more than are left evicts exactly the missing ones, page by page, in
-    the order that it claims (R8 or R11), as R5 says of an eviction; it holds what it has found of its key
+    the order that it claims (R8 or R11), as R5 says of an eviction; it holds the cached part of its key
     meanwhile. If all that may go is not enough, the answer is `no_room`, and nothing has changed.
 
     | key | before | `prefix_len` | `adopted` (R4) | `node_len` |
@@ -199,28 +198,28 @@ def an_insert_says_what_was_there(before: CacheModel, operation: Insert, seen: S
     | `1 2 3 4 5` | `1 2` | 2 | `[[2, 4]]` | 4 |
     | `1 2 3 4` | `1 2 3 4 5 6` | 4 | none | 4 |
 
-    An insert of no whole page does nothing at all, but what is to be refused (S7) is refused first.
-    What is passed belongs to the caller again when the call returns: the cache keeps no view of its
+    An insert of no whole page does nothing, but errors (S7) are still refused first.
+    The arguments belong to the caller again when the call returns: the cache keeps no view of its
     key or slots (X5).
 
-    A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, whatever it is given;
+    A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, for any key;
     its `node_len` is not looked at. It claims at most `pool`, `extra_key`, `bigrams` and `engine`.
 
     Why
     ---
     A caller frees its duplicates up to `prefix_len`. One page too many and it frees what the cache now
     owns; one too few and slots leak at every request, until a leak check stops the server. One cache
-    threw the node away that its split had returned and went on from the wrong half: keys that nobody had
+    threw the node away that its split had returned and went on from the wrong half: keys that had never been
     inserted matched nine slots of foreign KV.
 
     Choices
     -------
     The structure; whether an insert that ends inside a node splits it (a tree must, since `node_len` says
-    that a node ends there). Who has no nodes leaves `node_len` out.
+    that a node ends there). A cache without nodes leaves `node_len` out.
 
     Caller
     ------
-    To have computed what it hands over: KV of exactly this key in this namespace (E1).
+    To have computed the KV that it passes: KV of exactly this key in this namespace (E1).
 
     Engines
     -------
@@ -265,27 +264,27 @@ def _what_was_there_is_still_there(before: CacheModel, operation: Inspect, seen:
 
 @law("R4", Insert, page="prefixes", ways="op", kinds="prefix")
 def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    """The cache owns what it adopted, and nothing else.
+    """The cache owns the slots that it adopted, and no others.
 
     Each slot has one owner at any time: the pool, the caller, or the cache. `adopted` says which of the
     incoming slots an insert took: ranges `[start, end)` of positions in the key, in whole pages,
     ascending, disjoint, and joined where they touch. From then on the cache owns the slots at these
-    positions. All others stay with whom they were: duplicates of what was cached, the tail, and, of
-    course, slots that were the cache's own already because the caller passed a matched prefix back.
+    positions. All others keep their owner: duplicates of cached pages, the tail, and, of course, slots that
+    the cache already owned, because the caller passed a matched prefix back.
 
     Without a window `adopted` is `[[prefix_len, n]]`, where *n* is the length of the key's whole pages,
     or nothing if `prefix_len` is *n*. With a window there may be more ranges, below `prefix_len` too
     (S7).
 
-    The cache gives back only what it owns, and each slot once. In particular
+    The cache gives back only its own slots, and each slot once. In particular
 
     - no operation frees an incoming slot;
-    - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, calls
-      nobody back, and frees no SWA half (what an insert evicts of a cache with a `capacity`, R3, is no
-      slot of a pool, and no effect);
+    - an insert frees exactly the slots that S7 displaces, without a window none. It evicts nothing, makes no
+      callback, and frees no SWA half (what an insert evicts of a cache with a `capacity`, R3, is no slot of a
+      pool, and no effect);
     - where windows are followed, an insert may give back duplicates from `prev_prefix_len` on, whole
-      pages, and let a dead page below take the slots that come, if nobody holds it, or their halves;
-      `adopted` and the effects say so, and what such a page had before is displaced;
+      pages, and let a dead page below take the new slots, if it is not held, or their halves; `adopted` and
+      the effects show this, and the old slots of such a page are displaced;
     - a match, a lock, an unlock and a hash have no effects;
     - an eviction frees slots of the cache, and moves no half. A reset frees all of them (X7).
 
@@ -297,25 +296,25 @@ def the_cache_owns_what_it_adopted(before: CacheModel, operation: Insert, seen: 
 
     Choices
     -------
-    Nothing about ownership. In how many calls slots go back, and in which order, except for who claims
+    Nothing about ownership. The number and order of calls that give slots back, except with the claim
     `call_order` (X2).
 
-    When is no choice, and there is no claim for it: what goes back is with the pool when the call returns.
+    When is no choice, and there is no claim for it: the pool has the slots when the call returns.
     The adapter of a cache that lets slots wait, for a stream or a batch of frees, empties that queue within
-    the operation. From outside a slot on its way looks like one that is lost (A2).
+    the operation. From outside a slot in transit looks lost (A2).
 
     Caller
     ------
     After an insert it lets its own tables name the cache's slots, and frees its duplicates: the slots at
     positions from the length that it had matched, and holds, up to `prefix_len`, without those in
-    `adopted`. To insert slots that the cache has at another place, or somebody else's, is the caller's
+    `adopted`. To insert slots that the cache has at another place, or slots of another owner, is the caller's
     error; nothing like it is ever asked.
 
     Engines
     -------
-    - sglang's plain tree tells `prefix_len` only, and its caller frees the duplicates (`radix_cache.py`,
+    - sglang's plain tree returns only `prefix_len`, and its caller frees the duplicates (`radix_cache.py`,
       `RadixCache._insert_cache`). The unified tree frees them itself inside the insert
-      (`unified_tree_core.py`, `_insert_overlap_step`), and tells adopted ranges of each kind of memory on
+      (`unified_tree_core.py`, `_insert_overlap_step`), and returns adopted ranges of each kind of memory on
       request: different.
     - vLLM: blocks stay in their request's table until it ends, and are cached by their hash meanwhile; no
       ownership moves. So it is judged as a cache that takes its memory by itself (R3). Megatron Core
@@ -386,7 +385,7 @@ def gives_back_as_planned(seen: SeenInsert) -> Found:
 def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """An eviction takes enough, and not one leaf more.
 
-    A page is a **leaf** if no cached page stands directly below it. `evict(n)` with *n* > 0 removes
+    A page is a **leaf** if no cached page is directly below it. `evict(n)` with *n* > 0 removes
     leaves that are not locked (R6), whole pages each time, until at least *n* tokens are gone, or no such
     leaf is left. When a leaf goes, the page above it may have become one, and is a candidate from then
     on. *n* <= 0 asks for nothing; a negative *n* is no error.
@@ -394,50 +393,50 @@ def an_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: Se
     - **Told right.** `full` is the number of all tokens that were removed.
     - **Enough.** `full >= min(n, evictable_size before)`.
     - **Not too much.** Without the last victim less than *n* tokens would be gone. A **victim** is a
-      page, or in a tree the whole node of a leaf. Who claims an order, `exact_lru` that of R8 or
-      `exact_policy` that of R11, takes victims in it, and so which pages go is determined up to where the
-      last one stops (below). Of all others it is only asked that there is a victim among those taken
-      without which it would not have been enough.
+      page, or in a tree the whole node of a leaf. A cache that claims an order, `exact_lru` that of R8 or
+      `exact_policy` that of R11, takes victims in that order, so the evicted pages are determined, except
+      where the last victim stops (below). Of all others it is only asked that there is a victim among those
+      taken without which it would not have been enough.
     - **Whole and from below.** All slots of a page go together. No page goes while a page below it stays
       (R9), and no page goes that has a hold at or below it (R6).
-    - **Called back.** Who claims `callbacks` calls back once for each removed node, with a number that no
-      other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with an
-      order in that of removal. Where not, there are at least one (if anything went) and at
-      most as many as pages went; a cache without nodes calls back for each page.
+    - **Callbacks.** With the claim `callbacks` there is one callback for each removed node, with a number
+      that no other node ever had (X3). Where nodes are shown, these are exactly the nodes that went, and with
+      an order in that of removal. Where not, there are at least one (if anything went) and at most as many as
+      pages went; a cache without nodes calls back for each page.
 
-    **Where the last victim stops.** A tree cannot stop inside a node, and nobody outside can see where
-    its nodes end. So with an order, once enough is gone, an eviction may go on to the page above the
-    one that it removed last, and again, as long as that page (a) had no other child when the call began,
-    (b) was last used by the same operation, (c) is not locked, and (d) does not follow a page that S4
-    took along. Where nodes are shown there is no choice: it stops at the end of a node.
+    **Where the last victim stops.** A tree cannot stop inside a node, and the ends of nodes are invisible
+    from outside. So with an order, once enough is gone, an eviction may continue to the page above the last
+    removed one, and again, as long as that page (a) had no other child when the call began, (b) was last used
+    by the same operation, (c) is not locked, and (d) does not follow a page that S4 took along. Where nodes
+    are shown there is no choice: it stops at the end of a node.
 
     An eviction moves no recency. Windows and states have their own part: S3, M5.
 
     Why
     ---
-    The scheduler asks for what it needs and counts on it: with a page too few the allocation fails and a
-    running request is thrown out. Pages that are taken without need are computed again. Engines have
-    forgotten to look at the parent after its last child, so that memory became unreachable; freed one
-    slot of each page; or counted in pages what was asked in tokens.
+    The scheduler requests the tokens that it needs and relies on them: with a page too few the allocation
+    fails and a running request is thrown out. Pages that are taken without need are computed again. Engines
+    have forgotten to look at the parent after its last child, so that memory became unreachable; freed one
+    slot of each page; or counted pages for a request in tokens.
 
     Choices
     -------
     The order, where none is claimed. Whether whole nodes go or single pages. How many calls of the pool.
-    Who claims neither an order nor `inspect` may join a node with its only child whenever the others have
-    gone, while victims are chosen, too: of four pages `1`, `1 2`, `1 1` and `1 1 1`, where two nodes are left
+    A cache that claims neither an order nor `inspect` may join a node with its only remaining child at any
+    time, also while victims are chosen: of four pages `1`, `1 2`, `1 1` and `1 1 1`, where two nodes are left
     after the last two, `evict(3)` may take all. With an order (a) says how far that goes, and where nodes are
     shown R10 forbids it.
 
     Caller
     ------
     To evict when an allocation found no room: `alloc` never evicts. A cache over a pool without SWA
-    halves but with a window, and a cache without a pool, are asked for evictions only where they claim an
-    order, since nobody could tell what they took.
+    halves but with a window, and a cache without a pool, get evictions only if they claim an order, because
+    their victims would be unknown.
 
     Engines
     -------
     - sglang: the same for whole nodes (`radix_cache.py`, `RadixCache.evict`), over a heap that starts
-      with the leaves at that time. No callback; events tell what went (`record_remove`).
+      with the leaves at that time. No callback; events report the removed pages (`record_remove`).
     - vLLM has no such call. `BlockPool.get_new_blocks` takes the oldest free block, cached or not: an
       insert evicts (R3), and for an eviction the adapter lets a request come and go that is found nowhere. A
       block whose parent in the chain of hashes is gone stays cached, where no lookup reaches it; with
@@ -501,12 +500,12 @@ def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) 
     which is to say at a path, and `unlock` releases it there. The lock count of a page is the number of
     holds at it or below it, and the count of a node is that of its pages, which is one number. It is that
     number after every call: a split gives both halves the count of the whole, an insert below a held page
-    changes no count, and a release takes back exactly what its own hold added, whatever was split,
+    changes no count, and a release takes back exactly the counts of its own hold, even if nodes were split,
     inserted or evicted in between. Two holds at one path are two.
 
-    A page whose count is not zero is **locked**. No eviction removes it, and its slots stay what they
-    are; a window may revive it under the hold (S7), but by moving halves. A page that is not locked has
-    nothing locked below it.
+    A page whose count is not zero is **locked**. No eviction removes it, and its slots stay the same; a
+    window may revive it under the hold (S7), but by moving halves. A page that is not locked has nothing
+    locked below it.
 
     - To hold the root, or no node at all, does nothing, and so does its release. Everybody may do both at
       any time, also with the root of before a `reset`.
@@ -519,7 +518,7 @@ def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) 
 
     Why
     ---
-    A hold is what stands between a running request and somebody else's eviction. With one count too few,
+    A hold protects a running request from the evictions of others. With one count too few,
     the KV that the request reads is handed to another request: the model answers with fluent nonsense,
     and nothing crashes. With one too many the pages are never evicted again, and the server runs out of
     memory hours later. Walks that began at the parent, and underflow checks that refused the last
@@ -531,9 +530,9 @@ def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) 
     Whether a hold is named by its node or by a token of its own; without a window tokens are not looked
     at.
 
-    A hold that covers more than its path is no choice, and there is no claim for it: who holds whole edges
-    splits the edge in which a hold ends. What an eviction owes (R5) is counted in pages, and from outside a
-    hold that reaches too far looks like one that was never released.
+    A hold that covers more than its path is no choice, and there is no claim for it: a tree that holds whole
+    edges splits the edge in which a hold ends. What an eviction owes (R5) is counted in pages, and from
+    outside a hold that reaches too far looks like one that was never released.
 
     Caller
     ------
@@ -547,7 +546,7 @@ def a_locked_node_stays(before: CacheModel, operation: Inspect, seen: SeenLook) 
       unified tree asserts, and compares the receipt's node (`unified_tree_core.py`,
       `_assert_receipt_anchor`).
     - vLLM: a reference count for each block of a request's table (`BlockPool.touch`, `free_blocks`),
-      which comes to the same. A block at zero is free and stays cached until it is handed out.
+      which has the same effect. A block at zero is free and stays cached until it is handed out.
     """
     if (broken := find_wrong_count(seen, "lock_ref", "locks")) is not None:
         return broken
@@ -576,12 +575,12 @@ def sizes_are_recounts(before: CacheModel, operation: Operation, seen: Seen) -> 
     | `protected_size` | cached pages that are locked (R6) |
     | `total_size` | cached pages: the sum of the two |
 
-    Pages without a window count like others, since their slots are there. The root counts nowhere. What
-    the caller has in its hands, and what is free, is in none of them.
+    Pages without a window count like others, since their slots are there. The root counts nowhere. Slots of
+    callers and free slots are in none of them.
 
-    Every size that is told must be right after every operation: after an insert below a held leaf, after
+    Every reported size must be right after every operation: after an insert below a held leaf, after
     a split, after a release, after an operation that was refused or whose pool failed, and inside a
-    callback (X6). A size that a cache cannot tell it leaves out. `pool` adds `available_size` (A2), a
+    callback (X6). A cache leaves out sizes that it does not know. `pool` adds `available_size` (A2), a
     window S6, states M6.
 
     Why
@@ -593,8 +592,8 @@ def sizes_are_recounts(before: CacheModel, operation: Operation, seen: Seen) -> 
 
     Choices
     -------
-    Which sizes are told. Whether they are kept or counted on request: a scheduler asks in every step, so
-    they should cost the same whatever is cached, but no judge measures that.
+    Which sizes it reports. Whether they are kept or counted on request: a scheduler reads them in every step,
+    so their cost should not depend on the cache's content, but this is not measured.
 
     Caller
     ------
@@ -604,8 +603,8 @@ def sizes_are_recounts(before: CacheModel, operation: Operation, seen: Seen) -> 
     -------
     - sglang: `evictable_size_` and `protected_size_` are kept (`radix_cache.py`), the same. `total_size`
       walks the tree there.
-    - vLLM: one number, `BlockPool.get_num_free_blocks`, in blocks. It counts what is free and what is
-      cached without a reference together; what is held is not told.
+    - vLLM: one number, `BlockPool.get_num_free_blocks`, in blocks. It counts free blocks and unreferenced
+      cached blocks together; held blocks are not reported.
     """
 
 
@@ -616,13 +615,13 @@ def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: Seen
     Matches and inserts are counted, and each writes its number on every page of its path: a match on the
     pages of the prefix that it returns, an insert on all whole pages of its key, new and old. A match of
     nothing, an insert of no whole page, and an insert that S7 refuses write on no page. Nothing else
-    makes a page recent: no lock, release, eviction, size, hash or look, and no cached page beyond what a
-    match returned.
+    makes a page recent: no lock, release, eviction, size, hash or look, and no cached page after the end of a
+    match.
 
     The **recency** of a page is the pair (number, length of the prefix that it ends). Pairs are compared
     from the left; the smaller one is less recent. Along one path numbers never grow downwards, and of two
-    pages with one number both lie on one path, so the order is strict. Read it as: what was used longer
-    ago goes first, and of one use what is nearer to the root.
+    pages with one number both lie on one path, so the order is strict. Read it as: the page used longest ago
+    goes first, and among pages of one use the one nearest to the root.
 
     | step | number on `A` | on `A B` | on `A C` | leaves, least recent first |
     | --- | --- | --- | --- | --- |
@@ -632,23 +631,23 @@ def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: Seen
     | 4 match `A` | 4 | 3 | 2 | `A C`, `A B` |
 
     An eviction takes the least recent candidate, again and again: leaves that are not locked (R5), pages
-    with a window that no hold covers (S3), states without a hold (M5). Depth decides nothing among
-    leaves, of which no two have one number; it decides among windows and states of one path.
+    with a window that no hold covers (S3), states without a hold (M5). Depth never decides among leaves,
+    because no two have the same number; it decides among windows and states of one path.
 
     In a tree the pages of a node have one number: that is why a match that ends in its middle splits it,
     and the lower half keeps the old one. Where nodes are shown, their `last_access` must order any two
-    pages as the numbers do, equal ones included. What it counts is open.
+    pages as the numbers do, equal ones included. The unit of the counter is open.
 
     Why
     ---
-    The cache is worth what it still has when a prompt comes back. Windowed caches have been shipped in
-    which a match refreshed nothing, or in which a hit on a system prompt made whole conversations behind
+    A cache is useful only if it still has a prompt when the prompt returns. Windowed caches have been shipped
+    in which a match refreshed nothing, or in which a hit on a system prompt made whole conversations behind
     it young. Where ties are broken by an address or by wall time, the ranks of one server evict different
     nodes, and it hangs (X3).
 
     Choices
     -------
-    Who does not claim `exact_lru` may evict in any order. Any clock will do that grows with each match
+    Without the claim `exact_lru` any order is allowed. Any clock will do that grows with each match
     and insert: a counter, or the protocol's own.
 
     Caller
@@ -658,9 +657,9 @@ def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: Seen
     Engines
     -------
     - sglang: one time of `time.monotonic` for the whole path (`radix_cache.py`, `_match_prefix_helper`),
-      with other policies beside LRU. The child is stamped before it is split, so that the half that
-      nobody asked for becomes young: different. The unified tree has a counter and makes each ancestor a
-      little older than its child; its `_split_node` makes the lower half young, too.
+      with other policies beside LRU. The child is stamped before it is split, so that the unused half becomes
+      young: different. The unified tree has a counter and makes each ancestor a little older than its child;
+      its `_split_node` makes the lower half young, too.
     - vLLM: blocks queue up in the order in which their last request let go of them, the end of a request
       first (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`): the order of release, not of use. R11 has it
       as policy `release`.
@@ -690,9 +689,8 @@ def _nodes_tell_when_they_were_used(before: CacheModel, operation: Inspect, seen
 def the_tree_is_well_formed(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """The tree is well formed, and no slot stands in it twice.
 
-    Of every cache: a page is cached only if the page above it is. No eviction leaves a page below one
-    that it removed. With a pool, a cached slot is owned by the cache at one place, and is neither free
-    nor the caller's.
+    Of every cache: a page is cached only if the page above it is. No eviction leaves a page below a removed
+    one. With a pool, a cached slot is owned by the cache at one place, and is neither free nor the caller's.
 
     Of a cache that shows its nodes (`inspect`) also:
 
@@ -701,12 +699,11 @@ def the_tree_is_well_formed(before: CacheModel, operation: Inspect, seen: SeenLo
       same namespace, with tokens of the same width (K1);
     - no two nodes spell the same page of the same path, so children of one node differ in their first
       page;
-    - the pages of all nodes are exactly those that are cached by R3 and not evicted since, each with its
-      slots.
+    - the pages of all nodes are exactly the pages cached by R3 and not evicted since, each with its slots.
 
     Why
     ---
-    Whatever is unreachable is lost for good: its slots are neither found nor evicted. Two nodes over the
+    Unreachable pages are lost for good: its slots are neither found nor evicted. Two nodes over the
     same physical pages made a server believe that it had 160 tokens more than its pool holds. A branch
     that hangs below the wrong half of a split answers prompts with the KV of others.
 
@@ -714,7 +711,7 @@ def the_tree_is_well_formed(before: CacheModel, operation: Inspect, seen: SeenLo
     -------
     How long nodes are. A cache without a tree may show each page as a node of its own. So may one whose
     children hang inside an edge; or it shows the edge as several nodes that end at its branches, or claims no
-    `inspect`, and then branches where it likes. What is shown has no branch but at the end of a node.
+    `inspect`, and then branches where it likes. The shown tree branches only at the ends of nodes.
 
     Caller
     ------
@@ -752,7 +749,7 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
 
     When a node is split, the **lower half** (which ends where the whole ended) keeps its id, and with it
     every hold, hash and state that names it. The **upper half** is the new node. Its id is larger than
-    any that was shown before (X3). Both halves have what the whole had:
+    any that was shown before (X3). Both halves keep the data of the whole:
 
     | | upper half, new | lower half |
     | --- | --- | --- |
@@ -765,8 +762,8 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
 
     After the split the operation that caused it does its own part: a match, say, counts a hit on the
     upper half only. `hit_count` of a page is the number of matches whose returned prefix had it, since
-    the page came into the cache; inserts are no hits. Hits are compared of who claims `hit_counts`: what
-    others show is a count of their own.
+    the page came into the cache; inserts are no hits. Hits are compared only with the claim `hit_counts`:
+    other caches show their own counts.
 
     Two nodes are never joined. As long as the page at the end of a node is cached, a node with that id
     ends there. A new end appears only where an operation since the last look may have made one: where a
@@ -774,23 +771,23 @@ def a_split_keeps_the_lower_half(before: CacheModel, operation: Inspect, seen: S
 
     Why
     ---
-    Running requests have the node in their hands. If it suddenly means the first half of what they hold,
-    its release takes back too little, and pages stay locked for ever; if the upper half starts at zero,
-    the beginning of a prompt is evicted under a request that reads it. A pending copy that names a node
-    loses a part of it.
+    Running requests have the node in their hands. If it suddenly means the first half of their hold, its
+    release takes back too little, and pages stay locked for ever; if the upper half starts at zero, the
+    beginning of a prompt is evicted under a request that reads it. A pending copy that names a node loses a
+    part of it.
 
     Choices
     -------
-    Which nodes are split when nobody can tell the difference. A count that a cache does not keep it
-    leaves out of what it shows. A cache that shows each page as a node never splits.
+    Which nodes are split, if the difference is invisible. A cache does not show counts that it does not keep.
+    A cache that shows each page as a node never splits.
 
     Caller
     ------
-    Nothing: a node that it holds stays what it was.
+    Nothing: a held node keeps its meaning.
 
     Engines
     -------
-    - sglang: the same object goes on as the lower half, and counts are copied (`radix_cache.py`,
+    - sglang: the same object becomes the lower half, and counts are copied (`radix_cache.py`,
       `_split_node`; `unified_tree_core.py`, `_split_node`). The time of access is not copied: see R8.
       `hit_count` counts inserts there, for backups: different.
     - vLLM: not applicable, nothing is split.
@@ -818,7 +815,7 @@ def _ends_of_nodes_keep_their_ids(before: CacheModel, operation: Inspect, seen: 
 def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """The first in rank of a policy goes first.
 
-    The configuration's `policy` names what evictions of tokens go by. An eviction takes the unlocked leaf
+    The configuration's `policy` names the order of evictions for tokens. An eviction takes the unlocked leaf
     (R5) with the smallest **rank**, again and again, and of equal ranks the least recent one (R8).
 
     | policy | rank of a page |
@@ -835,7 +832,7 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     | `inserts` | how many inserts of whole pages had it on their paths, since it came into the cache |
 
     A revived page (S7), a page that is split off, and one that is inserted again while it is cached came when
-    they first came, and keep their hits. What was evicted and comes back begins anew. An insert that S7
+    they first came, and keep their hits. A page that was evicted and returns starts again. An insert that S7
     refuses gives no priority. For `release` inserts and releases are counted together, and a match counts
     nothing: an insert is a request that has come and gone.
 
@@ -846,23 +843,23 @@ def the_first_in_rank_goes_first(before: CacheModel, operation: Evict, seen: See
     | 3 match `A` | 1, 0 | `B`, `A` | `A`, `B` | `A`, `B` |
     | 4 insert `C` | 1, 0, 0 | `B`, `C`, `A` | `A`, `B`, `C` | `C`, `A`, `B` |
 
-    The policy is that of leaves. What pages lose and stay without, windows (S3) and states (M5), goes in the
-    order of recency whatever the policy; so does a leaf that goes because its window or its state is asked
-    for. In a tree the pages of a node have one rank; R5 says where the last victim stops.
+    The policy is that of leaves. Windows (S3) and states (M5) that pages lose while they stay are evicted in
+    the order of recency, whatever the policy; so is a leaf that is evicted for its window or its state. In a
+    tree the pages of a node have one rank; R5 says where the last victim stops.
 
-    Who claims `ranked_policy` alone is held to the ranks and to no order of equal ones: no leaf stays that
+    With `ranked_policy` alone, only the ranks are compared, not the order of equal ranks: no leaf stays that
     was an unlocked leaf before the call and has a smaller rank than a page that went. That is asked without
     a window and without states.
 
     Why
     ---
     No order is best for every load. Recency loses a system prompt that comes back every minute to one long
-    document that never does; frequency keeps what was popular yesterday. Whoever compares policies on a trace
-    compares wrong numbers if one of them forgets its counts when a node is split.
+    document that never does; frequency keeps yesterday's popular prefixes. A comparison of policies on a
+    trace is wrong if one of them forgets its counts when a node is split.
 
     Choices
     -------
-    Who claims neither may evict in any order; so a policy that is not in the table can be
+    With neither claim any order is allowed; so a policy that is not in the table can be
     examined by all laws but this one. That is so of every policy that asks for more than a page has, such
     as the length of a node: where nodes begin and end an implementation may choose, and a rank of the table
     goes by hits, arrival, priority and recency alone.

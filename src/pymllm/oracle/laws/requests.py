@@ -15,31 +15,31 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
     """Every read finds what a cold run would have written.
 
     A **cold run** computes a request alone, from its first token, with nothing cached. The KV of a token
-    and the state behind it depend on the namespace and on all tokens up to it, in order. Whatever is read
-    for a request (KV through its row, the halves of a window, its live state) must be what a cold run of
-    this request has at that place, however it came there. Totals that balance prove nothing.
+    and the state behind it depend on the namespace and on all tokens up to it, in order. All values read for
+    a request (KV through its row, the halves of a window, its live state) must equal those of a cold run of
+    this request at that place, whatever their origin. Totals that balance prove nothing.
 
     **Kind `requests`.** The implementation has a forward pass that computes the numbers of
-    [its page](requests.md#the-simulated-model) out of what it reads through its own tables: KV from the
-    row before, states from the live state. They are compared, exactly,
+    [its page](requests.md#the-simulated-model) from the values that it reads through its own tables: KV from
+    the row before, states from the live state. They are compared, exactly,
 
     - in `ran`, for each request: `start` and `count`, whether it samples, the live state that was read
       (after `start` tokens), and the KV of each of its blocks up to the last token computed, once
       written;
     - in each request that is shown: the KV of its whole blocks so far, shared ones included, and its live
       state. After a request was added with a restored state that is the state after the tokens that it
-      skips, and after it was cut the one after the tokens that it keeps. What is in blocks that are not
-      computed yet, or not any more, is open.
+      skips, and after it was cut the one after the tokens that it keeps. The content of blocks that are not,
+      or no longer, computed is open.
 
-    In the `ran` of a step that failed all of this is compared, too, but that `kv` may be empty. From then
+    In the `ran` of a failed step all of this is compared, too, except that `kv` may be empty. From then
     on nothing is compared of its requests any more but their places and blocks: they can only be
     released.
 
     **Kind `prefix`.** By outcomes alone: the caller has written the KV of a key into the slots that it
     inserts, so a slot has content, a path up to its token. Every slot that a match returns must have the
-    content of its own place in the key; within the last *W* tokens its half, too (S7 moves halves). What
-    has been freed has none. What `read_states` reads from a track slot must be what was written there for
-    exactly this prefix.
+    content of its own place in the key; within the last *W* tokens its half, too (S7 moves halves). Freed
+    slots have none. `read_states` of a track slot must return the values written there for exactly this
+    prefix.
 
     In an engine (claim `engine`) the same with values: the engine writes numbers into KV memory of its
     own, by the slots that it was given, and reads each row of a request when it is admitted, after each
@@ -48,18 +48,18 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
 
     Why
     ---
-    This is what users see: an answer that continues somebody else's conversation. Slots that are shared
+    Users see the result: an answer that continues another user's conversation. Slots that are shared
     by mistake, a stale half, a state one block too early, a collision of hashes: none of these crashes,
     and every size stays right.
 
     Choices
     -------
-    Where KV is kept, and whether what is known is computed again.
+    Where KV is kept, and whether known values are computed again.
 
     Caller
     ------
-    In kind `prefix`: to write the KV of a key before it inserts it, and to pass what it matched back in
-    at the same place.
+    In kind `prefix`: to write the KV of a key before the insert, and to pass matched slots back at the same
+    place.
 
     Engines
     -------
@@ -103,16 +103,16 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
     """A live request's row names only what it owns or holds.
 
     **Kind `requests`.** A request's row has its blocks in the order of its tokens, and nothing behind
-    them: as many as its tokens needed so far. Each is one that it shares or that was given to it, and it
-    has a reference of each. A row never loses or exchanges a block while the request lives: blocks are
-    appended. Only `truncate` takes some away: those behind the last one in which it keeps a token.
-    Whoever gets a row finds nothing of who had it before.
+    them: as many as its tokens needed so far. Each is shared or was allocated for the request, which has a
+    reference of each. A row never loses or exchanges a block while the request lives: blocks are appended.
+    Only `truncate` takes some away: those behind the last one in which it keeps a token. A new owner of a row
+    finds no entry of the previous owner.
 
     Requests stand in rows 0, 1, 2, ... without gaps, by region: paused, decoding, with a chunk, waiting.
-    Within a region the order is free, and a request may change its row at any time. A step computes
-    exactly those that decode and those with a chunk, decoding ones first, by rows. The KV of a token goes
-    to its own place, place *i* mod *B* of block floor(*i* / *B*) of the row, in ascending order and
-    without a gap (E5 has the exception for shared blocks).
+    Within a region the order is free, and a request may change its row at any time. A step computes exactly
+    the decoding requests and those with a chunk, decoding ones first, by rows. The KV of a token goes to its
+    own place, place *i* mod *B* of block floor(*i* / *B*) of the row, in ascending order and without a gap
+    (E5 has the exception for shared blocks).
 
     `request`, `region`, `row`, `blocks` and `finished` are compared wherever a request is shown. A step
     beyond the last block that a row may have is refused with a `UsageError`, before anything has changed.
@@ -122,18 +122,17 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
 
     - each page in use has one owner: one live request, or the cache;
     - none of them is free in the pool, and no SWA half is behind two pages;
-    - the held part of a row is, slot by slot, what the cache has under that prefix;
+    - the held part of a row equals, slot by slot, the cache's slots of that prefix;
     - a track slot has one owner;
     - behind the held prefix a fresh row is empty, and so is a row that is free.
 
-    The cache breaks it if it frees, evicts or replaces slots under a hold (R6), adopts what it does not
-    tell (R4), returns a node that is not the one of its slots (R2), or refuses a right match, insert,
-    lock or eviction.
+    The cache breaks it if it frees, evicts or replaces slots under a hold (R6), adopts unreported slots (R4),
+    returns the node of other slots (R2), or refuses a correct match, insert, lock or eviction.
 
     Why
     ---
     A page that has left the cache is handed to the next request, which writes its own tokens there.
-    Whoever still names it attends to them. Rows that keep a finished request's entries lead its successor
+    A row that still names it attends to them. Rows that keep a finished request's entries lead its successor
     to blocks of others, and at the next release those are freed as well.
 
     Choices
@@ -151,7 +150,7 @@ def a_row_names_what_its_request_has(before: Any, operation: Any, seen: Any) -> 
       (`sglang/srt/mem_cache/radix_cache.py`, `_insert_cache`, `checkpoint`). The order differs.
     - vLLM: block tables are append-only; a request keeps duplicates of its own instead
       (`vllm/v1/core/block_pool.py`, `BlockHashToBlockMap`).
-    - Megatron Core 0.16.1: rows of paused requests first, then those that are active
+    - Megatron Core 0.16.1: rows of paused requests first, then those of active ones
       (`dynamic_context.py`, `update_requests`); a row is set to -1 when its request ends
       (`release_memory_blocks_from_request_indexes`).
     """
@@ -163,15 +162,15 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
 
     A request may leave at any time: finished, aborted while it waits in the queue, after its prefix was
     held, between two chunks, in decode or while paused; thrown back into the queue for want of memory; or
-    not admitted at all. What it has then goes back, each thing once: its references or holds, its own
-    slots, its row, its live state, its unused track slot. What others share stays.
+    not admitted at all. Its resources then go back, each once: its references or holds, its own
+    slots, its row, its live state, its unused track slot. Shared blocks stay.
 
     **Kind `requests`.** `release` takes a request in whatever region, also one whose step failed, and one
     that has computed nothing. It gives one reference of each of its blocks back. Of these blocks, those
-    that reach 0 and are not registered, and with `ref_zero` all that reach 0, are free: they are told by
-    the callbacks of this operation (C6), and lose their slots. The others that reach 0 are cached. An
-    operation that fails or finds no room leaves no reference behind (X2, X4). To release a request twice
-    is a `UsageError`. All sizes are compared after each operation.
+    that reach 0 and are not registered, and with `ref_zero` all that reach 0, are free: the callbacks of this
+    operation report them (C6), and they lose their slots. The others that reach 0 are cached. An operation
+    that fails or finds no room leaves no reference behind (X2, X4). To release a request twice is a
+    `UsageError`. All sizes are compared after each operation.
 
     **Kind `prefix`, in an engine.** At the end of each iteration, in both halves,
 
@@ -184,10 +183,9 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
 
     Why
     ---
-    A server that loses one page with every hundredth abort stops after a day. Exits that nobody thinks of
-    are where it happens: an abort between two chunks, a request that ends within its first chunk, an
-    admission that fails after its prefix was pinned. Engines check for leaks when they idle, and kill the
-    server if they find one.
+    A server that loses one page with every hundredth abort stops after a day. It happens at rare exits: an
+    abort between two chunks, a request that ends within its first chunk, an admission that fails after its
+    prefix was pinned. Engines check for leaks when they idle, and kill the server if they find one.
 
     Choices
     -------
@@ -195,8 +193,8 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
 
     Caller
     ------
-    To release each request once, to hold and release at the same node, and to free what it owns and what
-    the cache did not adopt.
+    To release each request once, to hold and release at the same node, and to free its own slots that the
+    cache did not adopt.
 
     Engines
     -------
@@ -214,21 +212,21 @@ def every_exit_gives_everything_back(before: Any, operation: Any, seen: Any) -> 
 def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: Any) -> Found:
     """Admission succeeds whenever free and evictable suffice.
 
-    **Room.** Let *F* be what is free, and *V* what is evictable before a request is looked at. What it
-    has matched it is about to hold, and nothing of that may be evicted for it: let *h* be that part of
-    *V*. If it needs *n* beyond its matched prefix, it must get that if and only if
+    **Room.** Let *F* be the free tokens, and *V* the evictable ones before a request is considered. It will
+    hold its matched prefix, and none of it may be evicted for it: let *h* be that part of *V*. If it needs
+    *n* beyond its matched prefix, it must get that if and only if
 
     *n* <= *F* + *V* - *h*
 
-    So "free and evictable" are counted without its own prefix; nobody has to admit a request that would
-    evict what it has found. What is free goes first, and an eviction takes what is missing.
+    So "free and evictable" are counted without its own prefix; no request must be admitted that would evict
+    its own hit. Free tokens are used first, and an eviction provides the rest.
 
     **One token is left to compute.** A request computes at least its last prompt token, even if the whole
     prompt is cached, since its next token comes out of that.
 
-    **Kind `requests`**, in blocks. A request needs what it computes next, and no more: not the rest of
-    its prompt, and nothing for what it may generate. *B*, *p* and *m* as in C8; *M* are the matched
-    blocks (C3), all of which it shares, also where it computes some of their tokens again.
+    **Kind `requests`**, in blocks. A request needs room only for its next tokens: not for the rest of its
+    prompt, and not for later output. *B*, *p* and *m* as in C8; *M* are the matched blocks (C3), all of which
+    it shares, also where it computes some of their tokens again.
 
     | operation | *n* | room |
     | --- | --- | --- |
@@ -237,15 +235,14 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     | `run_step` | decoding requests whose blocks are full, one each | all blocks without references |
 
     Every block without references is free or evictable, so this is *F* + *V* - *h*. *t* = min(*p*, *s* +
-    `limit`) is the end of the chunk, *p* without a limit. In the first chunk *s* is what need not be
-    computed: *B* times the largest *j* <= min(*m*, floor((*p* - 1) / *B*)) for which the *j*-th matched
-    block has a cached state, 0 if there is none; without recurrent layers any *j* will do. Later *s* is
-    what is computed. `add_request` also needs a row: fewer than `max_requests` requests, paused ones
-    counted. Without row or room it answers `no_room`, and so does `schedule_chunk`; then nothing has
-    moved, and the matched blocks are evictable again, as old as they were. `run_step` gives all of them
-    blocks or none, and answers `CapacityError` (or `MambaSlotCapacityError`) for none. Slots for states
-    are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks` or than there
-    are, is a `ValueError`.
+    `limit`) is the end of the chunk, *p* without a limit. In the first chunk *s* are the tokens that need not
+    be computed: *B* times the largest *j* <= min(*m*, floor((*p* - 1) / *B*)) for which the *j*-th matched
+    block has a cached state, 0 if there is none; without recurrent layers any *j* will do. Later *s* are the
+    computed tokens. `add_request` also needs a row: fewer than `max_requests` requests, paused ones counted.
+    Without row or room it answers `no_room`, and so does `schedule_chunk`; then nothing has moved, and the
+    matched blocks are evictable again, as old as they were. `run_step` gives all of them blocks or none, and
+    answers `CapacityError` (or `MambaSlotCapacityError`) for none. Slots for states are never needed: C7. A
+    prompt that could never fit, of more blocks than `max_blocks` or than there are, is a `ValueError`.
 
     **Reserve.** With a `reserve` of *r* blocks (claim `reserve`) a request is taken up if and only if its
     whole prompt could have blocks and *r* were left: with *w* = ceil(*p* / *B*) - *m* in place of *n*,
@@ -255,17 +252,17 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     and otherwise the answer is `no_room`, though its chunk would fit. It is given the blocks of its chunk
     alone. A scheduler that keeps back more than it says, or less, breaks this law.
 
-    **Kind `prefix`, in an engine**, in tokens. Here the engine decides whom it admits. It asks for the
+    **Kind `prefix`, in an engine**, in tokens. Here the engine decides about admission. It asks for the
     whole pages of all but the last token of the prompt (so it is the engine that leaves one), holds the
     result, and only then reads `evictable_size`: *h* is protected by then. It wants room for the rest of
-    this prompt and of those under way. The cache must let it go on:
+    this prompt and of those under way. The cache must allow it to continue:
 
-    - If *n* tokens in whole pages are not free, but free + evictable is enough in either half, then after
-      one `evict` of what is missing (in each half) they are free.
+    - If *n* tokens in whole pages are not free, but free + evictable is enough in either half, then after one
+      `evict` of the missing number (in each half) they are free.
     - A request that has the engine to itself, and fits into the pool, is admitted, and can grow to its
       end. With a window it fits if the smaller of its pages and of two windows and a page fit into the
       second half.
-    - A match never returns more than it was asked for, and no right `alloc` is refused.
+    - A match never returns more than the key, and no correct `alloc` is refused.
     - The engine itself admits if and only if *F* + *V* - *h* covers what the prompts under way still need and
       what it declares to keep back for requests in decode (`decode_headroom` tokens of each, in new pages).
 
@@ -273,28 +270,28 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
     ---
     A scheduler that counts the matched prefix as evictable admits a request, evicts its prefix to make
     room for it, and reads pages of others; or it finds that room is missing when everything is decided
-    already, and dies on an assertion. One that only counts what is free idles while the whole pool is
+    already, and dies on an assertion. An engine that only counts free tokens idles while the whole pool is
     cached. A full hit with nothing to compute has crashed attention kernels.
 
     Choices
     -------
-    When a request is asked for again, and in which order requests are. What is evicted, within R8 and C1.
+    When a request is tried again, and the order of requests. The victims, within R8 and C1.
 
     Caller
     ------
-    To hold what it matched before it allocates, and to give up the hold if it cannot go on.
+    To hold the matched prefix before it allocates, and to release the hold if it cannot continue.
 
     Engines
     -------
     - sglang pins the prefix while it counts free and evictable, so that it is in neither
       (`sglang/srt/managers/schedule_policy.py`, `PrefillAdder.add_one_req`, `_lock_node`), and adds an
-      estimate of what will be generated. It asks for one token less than there are
-      (`schedule_batch.py`, `_compute_max_prefix_len`).
-    - vLLM adds matched blocks without references to what is needed and compares with what is free, cached
-      ones included (`single_type_kv_cache_manager.py`, `get_num_blocks_to_allocate`): the same sum. A hit
-      covers at most all tokens but one, in whole blocks (`kv_cache_manager.py`, `get_computed_blocks`),
+      estimate of the output. It asks for one token less than there are (`schedule_batch.py`,
+      `_compute_max_prefix_len`).
+    - vLLM adds matched blocks without references to the needed number and compares it with the free blocks,
+      cached ones included (`single_type_kv_cache_manager.py`, `get_num_blocks_to_allocate`): the same sum. A
+      hit covers at most all tokens but one, in whole blocks (`kv_cache_manager.py`, `get_computed_blocks`),
       so the last block of a full hit is not shared: different.
-    - Megatron Core 0.16.1: `check_availability` looks at what is free; nothing is cached. No request is
+    - Megatron Core 0.16.1: `check_availability` reads the free blocks; nothing is cached. No request is
       added while one is paused.
     """
 
@@ -303,8 +300,8 @@ def admission_succeeds_where_there_is_room(before: Any, operation: Any, seen: An
 def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
     """Padding lands in slot 0 and row 0, and nowhere else.
 
-    A batch is padded to the size of a captured graph, and its padded entries write, too. There is a place
-    for that, which is nobody's, and whose content is open to whoever does not write it:
+    A batch is padded to the size of a captured graph, and its padded entries write, too. There is a reserved
+    place for that, whose content is open:
 
     | kind | padding |
     | --- | --- |
@@ -314,18 +311,18 @@ def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
     | `requests` | the dummy block |
 
     **Kinds `rows` and `buffers`.** A write of single entries (`write_entries`) to row 0, or of KV to slot
-    0, is no error. It changes only what it names, and what is read there afterwards is what was written;
+    0, is no error. It changes only the named places, and later reads return the written values;
     where one call names a place several times, any of these, element by element. Reading it is legal.
 
     **Kind `prefix`, in an engine.** The engine pads each batch to a multiple of eight with slot 0 and row
-    0, and writes garbage there. When all is quiet it compares every other slot, half and row of states
-    with what it wrote. So slot 0 must never be handed out, adopted or returned (A1), and the half of slot
-    0 is 0 (A7).
+    0, and writes garbage there. When no request runs, it compares every other slot, half and row of states
+    with the values that it wrote. So slot 0 must never be handed out, adopted or returned (A1), and the half
+    of slot 0 is 0 (A7).
 
     **Kind `requests`.** A token in a shared block, one of the *m* matched ones, is computed again where
     it is not skipped (E4). Its KV is there already, and others read it. `writes` may name its place in
     the dummy, `num_blocks` - 1, or its own; the values are the same. All other tokens go to their own
-    place, and never to the dummy. One entry of `writes` stays within a block. What the forward pass pads
+    place, and never to the dummy. One entry of `writes` stays within a block. Padding of the forward pass
     goes to the dummy as well.
 
     Why
@@ -336,7 +333,7 @@ def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
 
     Choices
     -------
-    What stands in the padding, where nobody wrote. Whether shared KV is written again.
+    The content of unwritten padding. Whether shared KV is written again.
 
     Caller
     ------
@@ -344,7 +341,7 @@ def padding_lands_in_slot_0(before: Any, operation: Any, seen: Any) -> Found:
 
     Engines
     -------
-    - sglang: slot 0, and with pages the page of slot 0, takes what padded tokens write
+    - sglang: slot 0, and with pages the page of slot 0, takes the writes of padded tokens
       (`sglang/srt/mem_cache/memory_pool.py`; `allocator/mamba.py` for states). The same.
     - vLLM: padded entries have the slot -1, which its kernels skip
       (`vllm/v1/attention/backends/utils.py`, `PAD_SLOT_ID`); block 0 is a null block. Different.
@@ -366,16 +363,16 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
 
     A **run** is all that an engine does between two moments at which no request waits or lives. An
     **admission** begins when a request is given memory, with a hit of *h* tokens and a prompt of *p*, and
-    ends when the request is retracted, aborted or finished, with *l* tokens computed or served. A request
-    that is retracted is admitted again, with what it has produced at the end of its prompt. An admission
-    computes min(*l*, *p*) - *h* tokens of the prompt, and leaves *p* - min(*l*, *p*) uncomputed.
+    ends when the request is retracted, aborted or finished, with *l* tokens computed or served. A retracted
+    request is admitted again, with its produced tokens at the end of its prompt. An admission computes
+    min(*l*, *p*) - *h* tokens of the prompt, and leaves *p* - min(*l*, *p*) uncomputed.
 
     | counter | is |
     | --- | --- |
     | `requests` | all that arrived: `finished`, `rejected` and `aborted` together |
     | `prompt_tokens` | *p* of each request at its first admission |
     | `hit_tokens` | *h* of the same admissions |
-    | `ceiling_tokens` | what a cache without a limit would have served in their place |
+    | `ceiling_tokens` | tokens that an unlimited cache would have served instead |
     | `computed_tokens` | computed tokens of all admissions |
     | `recomputed_tokens` | those of all but first admissions |
     | `uncomputed_tokens` | uncomputed tokens of first admissions |
@@ -384,15 +381,15 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
     **Once.** A request counts once in the first four, however often it is looked at, refused, set aside,
     retracted and admitted again. One that is never admitted has no prompt here.
 
-    **Hits.** 0 <= *h* <= ceiling < *p* for each request: a hit was cached for a request before it, and what
-    a retracted request finds of itself is none. So it is for the sums, and for rates, which are these over
+    **Hits.** 0 <= *h* <= ceiling < *p* for each request: a hit was cached for an earlier request; a retracted
+    request's own tokens are no hit. So it is for the sums, and for rates, which are these over
     `prompt_tokens`.
 
     **Hits and computed tokens make the prompts:**
 
     `prompt_tokens` = `hit_tokens` + (`computed_tokens` - `recomputed_tokens`) + `uncomputed_tokens`
 
-    `recomputed_tokens` and `uncomputed_tokens` are 0 where nobody was retracted or aborted.
+    `recomputed_tokens` and `uncomputed_tokens` are 0 if no request was retracted or aborted.
 
     **Where it is checked.** The engine compares its counters with sums of its own, made of how each admission
     began and ended, whenever all is quiet. A document of `pymllm replay` is judged by these lines alone:
@@ -401,13 +398,13 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
 
     Why
     ---
-    A wrong counter crashes nothing, and whoever plans memory believes it. Where preempted requests counted
+    A wrong counter crashes nothing, and capacity planning relies on it. Where preempted requests counted
     as hits of their own blocks, a benchmark of random prompts told a hit rate of 30 % instead of 0.2 %; a hit
     of -1 tokens stopped a server in its metrics.
 
     Choices
     -------
-    Which counters there are. Whether hits of later admissions are told, too, under a name of their own.
+    Which counters there are. Whether it also reports hits of later admissions, under another name.
 
     Caller
     ------
@@ -415,11 +412,11 @@ def counters_of_a_run_are_sums_over_its_requests(before: Any, operation: Any, se
 
     Engines
     -------
-    - sglang keeps a request's cached tokens as they were before it was retracted, without those of its own
-      chunks (`sglang/srt/managers/schedule_batch.py`, `retracted_stain`, `already_computed`), and takes what
-      is processed again out of a batch's rate (`schedule_policy.py`, `reprocessed_log_hit_tokens`). The same.
+    - sglang keeps a request's cached tokens from before its retraction, without those of its own
+      chunks (`sglang/srt/managers/schedule_batch.py`, `retracted_stain`, `already_computed`), and excludes
+      reprocessed tokens from a batch's rate (`schedule_policy.py`, `reprocessed_log_hit_tokens`). The same.
     - vLLM records a lookup once the request is scheduled, and one of a preempted request apart
       (`vllm/v1/core/kv_cache_manager.py`, `record_prefix_cache_stats`). Computed, cached and transferred
       tokens make the prompts by construction (`vllm/v1/metrics/stats.py`, `PromptTokenStats`): the computed
-      ones are what the hit has left, and not counted where they are computed.
+      tokens are derived from the hit, and not counted during the computation.
     """

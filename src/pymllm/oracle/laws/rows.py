@@ -23,15 +23,15 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
     batch of requests. `alloc_rows(0)` answers no rows. A row that is handed out is the caller's until it
     is freed, or the table cleared.
 
-    Row 0 belongs to nobody: it is never handed out, cannot be freed, and takes what padded entries write
-    (P3, E5). To free it, or to write a stretch to it, is refused with `OwnershipError`.
+    Row 0 is reserved: it is never handed out, cannot be freed, and takes the writes of padded entries (P3,
+    E5). To free it, or to write a stretch to it, is refused with `OwnershipError`.
 
     | size | rows |
     | --- | --- |
     | `size` | `max_reqs`, always: row 0 is not counted |
     | `available_size` | rows that are free |
 
-    At the start all entries are 0. What is read (`read_rows`) is the whole table, row 0 first, each row
+    At the start all entries are 0. `read_rows` returns the whole table, row 0 first, each row
     with `max_context_len` numbers.
 
     Why
@@ -86,7 +86,7 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Fou
     `free_row` gives one row back. All of its entries are 0 from then on, before and after it is handed
     out again; no other row changes. After `clear` every row is zero, row 0 included.
 
-    Who claims `refusals` refuses, and changes nothing (X1):
+    With the claim `refusals` these are refused, and change nothing (X1):
 
     | misuse | error |
     | --- | --- |
@@ -98,20 +98,20 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Fou
     | unequal numbers of values and positions, and of rows where there are several | `ValueError` |
     | a value below 0, or from 2<sup>31</sup> on | `IndexError`, `ValueError`, `TypeError` |
 
-    Negative positions do not count from the end. The law is claimed with `zeroed_rows`. Who does not
-    claim it must still hand out rows in its own way (P1) and write exactly (P3): what stands in a row
-    when it was freed is open then, until it is looked at. From then on only writes change it.
+    Negative positions do not count from the end. The law is claimed with `zeroed_rows`. Without it, an
+    implementation must still hand out rows (P1) and write exactly (P3): the content of a freed row is then
+    open, until it is read. From then on only writes change it.
 
     Why
     ---
     A row names slots. If those of a finished request are still there, a shorter one that gets the
-    row has a tail of foreign slots behind its own end, and whoever reads too far attends to them. A row
-    that was freed between two chunks, and handed to somebody else, was overwritten while the last
-    step still read it.
+    row has a tail of foreign slots behind its own end, and a kernel that reads too far attends to them. A row
+    that was freed between two chunks, and handed to another request, was overwritten while the last step
+    still read it.
 
     Choices
     -------
-    When it is zeroed, as long as nobody sees anything else.
+    When it zeroes a row, as long as every read returns zeros.
 
     Caller
     ------

@@ -43,7 +43,7 @@ def padding_is_never_handed_out(before: SlotModel, operation: Alloc, seen: SeenA
     slots 1, 2 and 3 belong to page 0, and are as much padding as slot 0 is.
 
     It is so at all times: after a `clear`, after any free, and of SWA halves alike, whose pool has pages
-    of its own, from 1 on. That nobody can give page 0 back is A5.
+    of its own, from 1 on. By A5, page 0 cannot be given back.
 
     Why
     ---
@@ -84,35 +84,36 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
     After each operation every page is exactly one of
 
     - **free**: it can be handed out. `available_size` is the number of these, times `page_size`;
-    - **handed out**: an allocation has answered it, and it was not given back since. Who has it, a
-      caller or a cache, makes no difference here;
+    - **handed out**: an allocation has answered it, and it was not given back since. Its owner, a caller or a
+      cache, makes no difference here;
     - **pending**: it was given back inside a group that is still open (A6). It is neither of the others;
     - **parked**: it was given back while it was **under transfer**, and still is. It is none of the others.
 
     An allocation answers free pages only. A free moves pages from the second to one of the other sets, and
     nothing else; whole pages, however many of their slots are named (A5).
 
-    **Transfers** (claim `transfers`). Something outside may read or write slots that nobody waits for: an
-    offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names slots in the
-    hands of callers, as `free` does, and `end_transfer` the begin. A page is under transfer from the begin of
+    **Transfers** (claim `transfers`). Something outside may read or write slots without anybody waiting for
+    it: an offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names slots
+    in the hands of callers, as `free` does, and `end_transfer` the begin. A page is under transfer from the
+    begin of
     its first transfer to the end of its last, and so is its half, wherever it moves. It changes nothing else:
-    it is handed out, counted and freed as ever, but what is given back meanwhile is parked, at once and also
+    it is handed out, counted and freed as usual, but pages given back meanwhile are parked, at once and also
     in a group. Where the last transfer of a parked page ends, the page is given back at that moment: it is
-    free and young (A4), or pending where a group is open. How a transfer went makes no difference: also what
-    was aborted ends once, and only then memory comes back. `clear` ends all transfers.
+    free and young (A4), or pending where a group is open. The success of a transfer makes no difference: an
+    aborted transfer also ends once, and only then the memory is returned. `clear` ends all transfers.
 
     Pages that were freed since the last merge are free: they count (A4). Counting happens in pages, so
-    `available_size` is a multiple of `page_size`, and a page of which one token is used counts nothing.
+    `available_size` is a multiple of `page_size`, and a page with one used token does not count.
 
     Why
     ---
-    A page that is handed out under transfer is written by the transfer, too: the next request has the KV of
-    the one that was aborted, and no error anywhere. A transfer that nobody ends keeps its memory for good.
+    A page that is handed out under transfer is written by the transfer, too: the next request gets the KV of
+    the aborted one, without any error. A transfer that never ends keeps its memory for good.
 
     A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
     reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
-    instead of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty
-    by evening.
+    instead of totals. A page without an owner is lost, and a pool that loses one page per request is empty by
+    evening.
 
     Choices
     -------
@@ -120,13 +121,13 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
 
     Caller
     ------
-    To give back what it was handed out, once. Under a prefix cache, slots that the cache adopted are the
+    To give back each page once. Under a prefix cache, slots that the cache adopted are the
     cache's to give back (R4). To end each transfer, when nothing touches its memory any more, and to clear
     only then.
 
     Engines
     -------
-    - sglang: the same; what waits in a group is in no list and is not counted (`allocator/base.py`).
+    - sglang: the same; pages that wait in a group are in no list and are not counted (`allocator/base.py`).
     - vLLM: a block with no reference is free although it is still cached: `get_num_free_blocks` counts
       it.
     - Megatron Core 0.16.1: a stack of ids and a count (`BlockAllocator.total_avail`).
@@ -145,8 +146,8 @@ def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, s
     pages 5 and 2 answers `20 21 22 23 8 9`. The rest of the last page (10 and 11) is the caller's, too:
     its numbers follow on, and it grows into them without asking.
 
-    `alloc(0)` answers no slots and takes nothing. If there are fewer pages, X4 says what to answer; it is
-    never less than what was asked for. Which pages are taken, and in which order, is A4.
+    `alloc(0)` answers no slots and takes nothing. If there are fewer pages, X4 defines the answer; it is
+    never a smaller allocation. Which pages are taken, and in which order, is A4.
 
     An allocation over SWA halves takes as many pages of the second pool, and answers their slots in
     `swa_slots` in the same way (A7).
@@ -154,9 +155,9 @@ def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, s
     Why
     ---
     Attention kernels find a token by page and place in it. Slots that do not follow each other inside
-    a page are read as other tokens' KV. A caller that is given a page and a half, and is not told that
-    the second half is its own, leaks it; one that believes so of a page that is somebody else's
-    overwrites it.
+    a page are read as other tokens' KV. A caller that gets a page and a half, and does not know that it owns
+    the rest, leaks it; a caller that wrongly believes to own the rest of a page overwrites another owner's
+    data.
 
     Choices
     -------
@@ -164,11 +165,11 @@ def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, s
 
     Caller
     ------
-    To free the last page once, by any of its slots, also one that was not answered.
+    To free the last page once, by any of its slots, even one that was not returned.
 
     Engines
     -------
-    - sglang: `PagedTokenToKVPoolAllocator.alloc` is for whole pages and rounds down what is not;
+    - sglang: `PagedTokenToKVPoolAllocator.alloc` is for whole pages and rounds other sizes down;
       requests grow by `alloc_extend` and `alloc_decode`, which fill the last page first. Different.
     - vLLM and Megatron Core 0.16.1 hand out blocks, not slots; the same for these.
     """
@@ -188,11 +189,11 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
     Free pages are **old** or **young**. A page that becomes free is young; at the start and after a
     `clear` all pages are old. A **merge** makes all young pages old. There is one
 
-    - when somebody asks for it (`merge`);
+    - on request (`merge`);
     - when an allocation takes more pages than are old, and can be met. It comes first, and the pages are
       taken then. If it cannot be met, nothing is merged (X4).
 
-    From this follows what an allocation of *k* > 0 pages may take, where *o* are old:
+    So an allocation of *k* > 0 pages may take, if *o* pages are old:
 
     | | `sorted` claimed | not claimed |
     | --- | --- | --- |
@@ -208,14 +209,14 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 
     Why
     ---
-    A page that was just freed may still be read by a step that is under way on the accelerator. What
-    waits is safe, and can be sorted in one go, so that long contexts get pages that lie side by side. If
-    instead each free sorts the pool, a full server stalls on a million slots at every step.
+    A page that was just freed may still be read by a step that is under way on the accelerator. Waiting pages
+    are safe, and can be sorted all at once, so that long contexts get neighbouring pages. If instead each
+    free sorts the pool, a full server stalls on a million slots at every step.
 
     Choices
     -------
-    Everything, without `merges`. What it costs: no judge measures it, but a free should cost what it
-    frees.
+    Everything, without `merges`. The cost is not measured, but a free should cost no more than the number of
+    freed pages.
 
     Caller
     ------
@@ -223,7 +224,7 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 
     Engines
     -------
-    - sglang with `need_sort`: the same, but for failed allocations (X4): freed pages are staged and
+    - sglang with `need_sort`: the same, except for failed allocations (X4): freed pages are staged and
       merged on need. Without it pages of one token go to the end of the list, larger ones to its
       front (`allocator/paged.py`, `_release_page_ids`), and are handed out next. The merge by request
       of its SWA allocator raises `TypeError`, since that has no list of its own.
@@ -239,7 +240,7 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 
 @law("A5", page="slots", ways="sop", kinds="slots", needs="pool refuses_double_free|refuses_foreign")
 def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) -> Found:
-    """A page is freed once, and only by whom it was handed to.
+    """A page is freed once, and only after it was handed out.
 
     `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
     by any of its slots, by several, by all, by one that the allocation did not answer (A3), and by one
@@ -252,11 +253,11 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
       once, and not at its end;
     - with pages of one token only, is named twice by this call.
 
-    Two frees of one page are a double free even where they name different slots of it. Who has a page
-    is not known to a pool: only that somebody has it.
+    Two frees of one page are a double free even where they name different slots of it. A pool does not know
+    the owner of a page, only that it has one.
 
     A transfer (A2) is begun with slots that could be freed, and refused likewise. It ends once: an
-    `end_transfer` of one that is over, be it by a `clear`, is refused with `OwnershipError`.
+    `end_transfer` of a transfer that has ended, also by a `clear`, is refused with `OwnershipError`.
 
     Why
     ---
@@ -271,13 +272,13 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
 
     Caller
     ------
-    Not to free in two calls what lies in one page. Where a range begins inside of a page that a cache
+    Not to free slots of one page in two calls. Where a range begins inside of a page that a cache
     has, to free from the next page on.
 
     Engines
     -------
-    - sglang: pages of a call are made unique (`allocator/paged.py`, `free`), and not compared with
-      what is free, except in a debug mode. With pages of one token nothing is looked at.
+    - sglang: pages of a call are made unique (`allocator/paged.py`, `free`), and not compared with the free
+      pages, except in a debug mode. With pages of one token nothing is looked at.
     - vLLM counts references: a release too many makes the count negative, and is not noticed
       (`BlockPool.free_blocks`). Megatron Core 0.16.1 writes ids back on the stack, unchecked.
     """
@@ -289,23 +290,23 @@ def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen
 
     Between `begin_group` and `end_group` a group is open. Pages that are freed meanwhile, and halves
     that are, become pending: they are not available, and no allocation answers them. `end_group` makes
-    all of them free, young ones (A4). Everything else goes on as without a group: allocations take what
-    is free, merges merge, halves move.
+    all of them free, young ones (A4). Everything else works as without a group: allocations take free pages,
+    merges merge, halves move.
 
     - A page that is pending cannot be freed again (A5); its half is not read any more.
     - `begin_group` inside an open group, and `end_group` without one, are refused with `RuntimeError`,
-      for who claims `group_errors`, and change nothing: what is pending stays so. Without the claim
-      neither is asked for.
+      with the claim `group_errors`, and change nothing: pending pages stay pending. Without the claim neither
+      is tested.
     - A group without any free in it is none: beginning and ending change nothing.
-    - `clear` closes an open group, and frees what is pending with all the rest. An `end_group` after it
+    - `clear` closes an open group, and frees the pending pages with all others. An `end_group` after it
       is one without a group.
 
     Why
     ---
     A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a
-    group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts
-    over, what was collected is lost. A second group that closes the first ends it too early: pages are
-    handed out while the step that reads them is on its way.
+    group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts over,
+    the collected pages are lost. A second group that closes the first ends it too early: pages are handed out
+    while the step that reads them is on its way.
 
     Choices
     -------
@@ -340,12 +341,12 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
     | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay out |
     | `free` | takes pages back, with halves that are still there |
     | `move_swa` | pair by pair, the half of a source becomes that of the target; the source loses it |
-    | `read_halves` | tells the half of each slot, 0 where there is none, as of free ones and padding |
+    | `read_halves` | returns the half of each slot, 0 if it has none, as free slots and padding |
 
     Half pages are free, handed out or pending like others: `swa_available_size` counts the free ones,
     `full_available_size` those of the full pool, and `available_size` is the smaller of the two.
 
-    **Refused** (X1), for who claims `refusals`:
+    **Refused** (X1), with the claim `refusals`:
 
     | misuse | error |
     | --- | --- |
@@ -362,9 +363,9 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
     Why
     ---
     Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens go
-    back early. A half that goes with the wrong page is read by another request; one that is lost makes
-    the small pool run dry while the large one is empty. Slots without a half all pointed to slot 0 in
-    one engine; a free that did not leave these out gave page 0 back, again and again.
+    back early. A half given back with the wrong page is read by another request; a lost half makes the small
+    pool run dry while the large one is unused. Slots without a half all pointed to slot 0 in one engine; a
+    free that did not leave these out gave page 0 back, again and again.
 
     Choices
     -------
@@ -378,7 +379,7 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
     -------
     - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`,
       `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over
-      missing halves where pages are larger. There is no move; a table entry is written anew
+      missing halves where pages are larger. There is no move; a table entry is overwritten
       (`set_full_to_swa_mapping`).
     - vLLM: not applicable, each kind of layer has blocks of its own.
     """

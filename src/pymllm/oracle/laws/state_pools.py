@@ -36,21 +36,20 @@ def states_are_laid_out_as_documented(
     | recurrent | `[R, v_heads, v_dim, k_dim]` | float32, whatever `dtype` is |
     | convolution | `[R, conv_dim, kernel - 1]` | `dtype` |
 
-    `read_states` tells both shapes, both dtypes and all elements of a layer. The elements of a row are
-    told in the order of the last axis first: in a recurrent state, place *i* of the list is head
-    *i* div (`v_dim` `k_dim`), value (*i* div `k_dim`) mod `v_dim`, key *i* mod `k_dim`. With `kernel`
-    1 a convolution's state has no elements, and its rows are empty lists. A dtype that cannot be told is
-    `""`, and not compared. All elements are 0 at the start.
+    `read_states` returns both shapes, both dtypes and all elements of a layer. The elements of a row are in
+    the order of the last axis first: in a recurrent state, place *i* of the list is head *i* div (`v_dim`
+    `k_dim`), value (*i* div `k_dim`) mod `v_dim`, key *i* mod `k_dim`. With `kernel` 1 a convolution's state
+    has no elements, and its rows are empty lists. A dtype that cannot be told is `""`, and not compared. All
+    elements are 0 at the start.
 
     `write_state` writes one row of one layer: element *i* of each part becomes its first number plus
-    *i* `ramp`. It changes that row of that layer and nothing else, and what is read afterwards is
-    that, bit for bit.
+    *i* `ramp`. It changes only that row of that layer, and later reads return its values, bit for bit.
 
     Why
     ---
-    The kernel that updates states and the one that reads them are written by different people. If one
+    Different people write the kernel that updates states and the kernel that reads them. If one
     has keys before values and the other values before keys, everything fits as long as both are
-    equally long, and the model forgets. A state that is kept in 16 bits loses what it adds up.
+    equally long, and the model forgets. A state kept in 16 bits loses small additions.
 
     Choices
     -------
@@ -83,29 +82,28 @@ def track_slots_have_one_owner(before: StatePoolModel, operation: AllocTrack, se
     `clear` does. To free anything else is refused with `OwnershipError`: a slot that is free, a working
     row, row 0, a row outside. `max_track_slots` counts all, `available_track_slots` the free ones.
 
-    What stands in a track slot is open when it was allocated, and again when it was freed, until it is
-    looked at; after that only writes, copies and resets change it. No other row is touched by either.
+    The content of a track slot is open after its allocation, and again after its free, until it is read;
+    after that only writes, copies and resets change it. No other row is touched by either.
 
     **Copies.** `copy_states` copies row `source[i]` to row `target[i]`, for all *i*, in **every** layer,
-    both parts, bit for bit: what is no number in its dtype (a NaN with a payload) and a negative zero
-    arrive as they were. All sources are read before one target is written, so a row may be both. A source
-    may be named several times. Any row may be a source or a target, whoever has it. Of the targets only
-    row 0 may repeat: then each of its elements is that of one of these sources. No other row changes. No
-    rows at all are fine.
+    both parts, bit for bit: a NaN with a payload and a negative zero arrive unchanged. All sources are read
+    before one target is written, so a row may be both. A source may be named several times. Any row may be a
+    source or a target, whatever its owner. Of the targets only row 0 may repeat: then each of its elements is
+    that of one of these sources. No other row changes. No rows at all are fine.
 
     **Resets.** `reset_states` sets the rows that it names to 0, in every layer, both parts, and no other
     row. A row may be named twice, and row 0 may be named.
 
-    **Refused**, for who claims `refusals`, without any change: rows below 0 or beyond the last one in a
+    **Refused**, with the claim `refusals`, without any change: rows below 0 or beyond the last one in a
     copy or a reset (`IndexError` or `OwnershipError`); unequal numbers of sources and targets
     (`ValueError`); a layer that is not there in `read_states` (any error of X1).
 
     Why
     ---
-    A state is the whole memory of a recurrent model: with one layer that was not copied it goes on
-    from somebody else's past. Where padding had no row of its own, a padded step wrote into the state
-    of a request that was parked. An engine died because keeping a state, which is optional, asserted
-    that there was room.
+    A state is the whole memory of a recurrent model: with one layer that was not copied it continues from
+    another request's past. Where padding had no row of its own, a padded step wrote into the state of a
+    request that was parked. An engine died because keeping a state, which is optional, asserted that there
+    was room.
 
     Choices
     -------

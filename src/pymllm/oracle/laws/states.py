@@ -29,32 +29,32 @@ from pymllm.oracle.models.slots import SeenSlots
 def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A state belongs to the end of a key of whole pages.
 
-    An insert may hand a **state** over: exactly one track slot of the caller's, which has what the
-    recurrent layers were after the last token of the key. The key must not be empty and must consist of
-    whole pages; anything else is a `ValueError` (X1), also a key whose tail would merely be cut off. Then
+    An insert may hand a **state** over: exactly one track slot of the caller's, which contains the state of
+    the recurrent layers after the last token of the key. The key must not be empty and must consist of whole
+    pages; anything else is a `ValueError` (X1), also a key whose tail would merely be cut off. Then
 
     | at the end of the key | `state_exists` | the track slot |
     | --- | --- | --- |
     | there is no state | false | the cache owns it from now on: the state of this path |
-    | there is one | true | stays the caller's; the cached one stays what it is |
+    | there is one | true | stays the caller's; the cached one is unchanged |
 
-    States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert
-    without a state, for who claims `bare_inserts`. Whether the page was cached before does not matter
-    either: a state may come later to KV that has lost its own, or that never had one, by an insert of a
-    key that is cached already.
+    States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert without
+    a state, with the claim `bare_inserts`. Whether the page was cached before does not matter either: a state
+    may come later to KV that has lost its own, or that never had one, by an insert of a key that is cached
+    already.
 
     KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, which a later
-    request may add a state to; it never takes a state away. Who does not claim `bare_inserts` gets no
-    such insert, unless the key has no whole page. The cache copies nothing and never writes to a state:
-    what is in the slot stays there until it is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are
-    options of another cache, and are ignored, whatever they are.
+    request may add a state to; it never takes a state away. Without the claim `bare_inserts` there is no such
+    insert, unless the key has no whole page. The cache copies nothing and never writes to a state: the
+    content of the slot stays until it is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are options of
+    another cache, and are ignored.
 
     Why
     ---
-    A recurrent state is the sum of all tokens so far. If it stands at the end of a shorter prefix, then
-    tokens are absorbed twice: answers of a warm server differ from those of a cold one, a little, and
-    always alike. That came of cutting the key to pages after the state was chosen. A flag that was raised
-    by any ancestor's state made callers free slots that the tree had just taken.
+    A recurrent state is the sum of all tokens so far. If it is stored at the end of a shorter prefix, tokens
+    are absorbed twice: answers of a warm server differ from those of a cold one, a little, and always alike.
+    That came of cutting the key to pages after the state was chosen. A flag that was raised by any ancestor's
+    state made callers free slots that the tree had just taken.
 
     Choices
     -------
@@ -110,19 +110,19 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
     """A prefix is usable if it ends at a state.
 
     A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns
-    the longest usable one (R2): walks go on beyond places without a state, since there may be one further
-    down.
+    the longest usable one (R2): walks continue past places without a state, because a state may follow
+    further down.
 
     | field of the match | |
     | --- | --- |
     | `slots`, `prefix_len`, `node_len` | those of the prefix that is returned |
     | `state` | the track slot of the state at its end; null for the empty prefix |
-    | `branching` | *k*, if that is more than `prefix_len`; else null. For who claims `branching` |
+    | `branching` | *k*, if that is more than `prefix_len`; else null. With the claim `branching` |
 
     Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or
-    without. `branching` is there for the caller: KV is cached up to *k*, and a state would be worth
-    having there, where this request leaves what others have cached. It computes that part again, and may
-    leave its state behind.
+    without. `branching` is there for the caller: KV is cached up to *k*, and a state would be useful there,
+    where this request diverges from the cached prefix. It computes that part again, and may leave its state
+    behind.
 
     With pages of one token, `a b c d` cached and one state at `b`:
 
@@ -137,9 +137,9 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
 
     Why
     ---
-    From KV without a state no recurrent layer can go on. A hit there would be a silent error, and one
-    that stops at the first place without a state is a miss: prompts of more than two state intervals
-    never hit.
+    From KV without a state no recurrent layer can continue. A hit there would be a silent error, and a match
+    that stops at the first place without a state is a miss: prompts of more than two state intervals never
+    hit.
 
     Choices
     -------
@@ -156,8 +156,7 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
       (`finalize_match_result_in_tree_core`): different where that is coarser than a page.
     - vLLM searches from the end for one cached state block (`MambaManager.find_longest_cache_hit`), and
       the kinds of layers agree on the shortest length (`vllm/v1/core/kv_cache_coordinator.py`,
-      `HybridKVCacheCoordinator.find_longest_cache_hit`). That tells how much longer another kind's hit
-      was.
+      `HybridKVCacheCoordinator.find_longest_cache_hit`). It shows how much longer another kind's hit was.
     """
     found = seen.found
     if found.stored == len(found.slots):
@@ -186,25 +185,24 @@ def _a_match_says_where_kv_goes_on(before: CacheModel, operation: Match, seen: S
 def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """A split leaves the state with the lower half.
 
-    Where nodes are shown, each state stands at the end of a node, the one whose path it belongs to, as
-    that node's `state`: the number of the track slot. There is always such a node, and a node without a
-    state shows null.
+    If nodes are shown, each state is the `state` of the node with its path: the number of the track slot.
+    There is always such a node, and a node without a state shows null.
 
     When a node with a state is split, the lower half ends where the whole ended, and keeps the state. The
-    upper half ends at a place where no state was taken, and has none, until somebody inserts one for
-    exactly its path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10):
-    a hold at the lower half protects the state there, and no other (M4).
+    upper half ends at a place where no state was taken, and has none, until one is inserted for exactly its
+    path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10): a hold at the
+    lower half protects the state there, and no other (M4).
 
     Why
     ---
-    A state that moves up stands at a prefix that it does not belong to: a match of the shorter prompt
+    A state that moves up is stored at a wrong prefix: a match of the shorter prompt
     resumes from a state that has seen more tokens. One that is named by both halves is freed twice. A
     state lock that was copied to the upper half was never given back, so no state could be evicted there
     any more.
 
     Choices
     -------
-    A cache that shows each page as a node splits nothing, so that nobody can test this of it: it says so
+    A cache that shows each page as a node splits nothing, so this cannot be tested: it says so
     in its configuration (`splits`).
 
     Caller
@@ -239,10 +237,10 @@ def a_state_is_locked_at_its_node(before: CacheModel, operation: Inspect, seen: 
     lock the KV of this path (R6) and not its state. So a state's count is never larger than the lock
     count of its node.
 
-    A state whose count is not 0 is evicted by nobody (M5). It does not matter what came first: a state
+    A state whose count is not 0 is never evicted (M5). The order does not matter: a state
     that arrives where there are holds is protected by all of them at once, and the release of one takes
-    nothing from the others. A hold at a path without a state is allowed (`bare_holds`); who does not
-    claim that is not asked for one. No token belongs to such holds.
+    nothing from the others. A hold at a path without a state is allowed (`bare_holds`); without that claim
+    there is none. No token belongs to such holds.
 
     | steps | lock count of the KV at `a` | count of the state at `a` |
     | --- | --- | --- |
@@ -253,10 +251,9 @@ def a_state_is_locked_at_its_node(before: CacheModel, operation: Inspect, seen: 
 
     Why
     ---
-    Between a match and the copy out of the state nothing but the hold keeps the track slot from being
-    given to somebody else. If the count looks at the state's presence when the hold is taken and again
-    when it is released, then a state that arrives in between is not protected, and the release takes away
-    the protection of another request.
+    Between a match and the copy of the state, only the hold keeps the track slot from being reused. If the
+    count looks at the state's presence when the hold is taken and again when it is released, then a state
+    that arrives in between is not protected, and the release takes away the protection of another request.
 
     Choices
     -------
@@ -303,16 +300,16 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
     """An eviction of states takes enough, the least recent first.
 
     `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
-    state if it has one. The second goes on until at least *m* states are gone, those of the first phase
+    state if it has one. The second continues until at least *m* states are gone, those of the first phase
     counted, or no state is left whose count is 0 (M4). It takes the least recent such state by the order
-    of R8, that of the page at whose end it stands. If there is a page below, the state goes alone, and
+    of R8, that of the page with the state. If there is a page below, the state goes alone, and
     its KV stays. If not, the leaf goes with it.
 
     **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
     page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
-    both phases, whatever the recency and even if enough is gone. It is asked of who claims `state_leaves`.
-    It is about removals only: KV that was inserted without a state may be a leaf, until
-    it goes as a victim of the first phase, and a leaf that a release unlocks stays.
+    both phases, whatever the recency and even if enough is gone. It is required with the claim
+    `state_leaves`. It is about removals only: KV that was inserted without a state may be a leaf, until it
+    goes as a victim of the first phase, and a leaf that a release unlocks stays.
 
     - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
       were removed. `swa` is 0.
@@ -338,8 +335,8 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
     Why
     ---
     States are few and large, and run out long before KV does. A server that cannot get one crashed,
-    instead of going on without. A leaf whose state is gone can never be matched; it fills the cache with
-    KV that nobody resumes from.
+    instead of going on without. A leaf whose state is gone can never be matched; it fills the cache with KV
+    from which no request resumes.
 
     Choices
     -------
@@ -347,7 +344,7 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     Caller
     ------
-    To go on without caching a state where no track slot can be had (E3, E4).
+    To continue without caching a state if there is no track slot (E3, E4).
 
     Engines
     -------
@@ -401,7 +398,7 @@ def states_are_counted_one_by_one(before: CacheModel, operation: Evict, seen: Se
 
     Choices
     -------
-    Which of them are told, and how they are kept.
+    Which of them are reported, and how they are kept.
 
     Caller
     ------
@@ -424,19 +421,18 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
     The configuration's `track_slots` says how many **track slots** there are, places for one state each.
     Which numbers they have is open. Each is free, or the caller's, or the cache's at exactly one path.
 
-    - `alloc_track` hands out one that is free, or answers `no_room` and changes nothing (X4). It evicts
+    - `alloc_track` hands out a free one, or answers `no_room` and changes nothing (X4). It evicts
       nothing. `free_track` takes one back from the caller.
     - An insert moves one from the caller to the cache, or leaves it (M1). It frees none, also where the
       state was there already.
     - An eviction gives back each state that it takes, by an effect
       `{"call": "free_state", "slots": [slot]}`, and each slot once. A removed page's state goes with it.
-      A state goes alone only by M5. For who claims `lone_states` it may stay, as the cache's and counted,
-      where no page is; nothing is found there (M2) until the page is cached again, with the state at its
-      end.
+      A state goes alone only by M5. With the claim `lone_states` it may stay, owned by the cache and counted,
+      without a page; nothing is found there (M2) until the page is cached again, with the state at its end.
     - A reset gives all states back (X7). If the pool of states refuses one of these calls, all others are
-      still made, and the refused one is the caller's afterwards, who frees it later.
-    - If the pool of states refuses a call of an eviction, what it has taken by then is gone, and all else
-      is still cached (X2). A page whose state was taken is a page without a state.
+      still made, and the refused slot then belongs to the caller, who frees it later.
+    - If the pool of states refuses a call of an eviction, the states taken by then are gone, and all others
+      are still cached (X2). A page whose state was taken is a page without a state.
 
     `available_track_slots` is `track_slots` without those of the caller and of the cache, after every
     operation.
@@ -445,7 +441,7 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
     ---
     A track slot with two owners is overwritten by one request while another resumes from it. One with
     none is gone until the server restarts, and there are few: requests that were aborted in the queue, or
-    whose state was cached by somebody else meanwhile, leaked them until a leak check ended the process.
+    whose state another request had cached meanwhile, leaked them until a leak check ended the process.
 
     Choices
     -------
@@ -453,7 +449,7 @@ def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenR
 
     Caller
     ------
-    To free what it took and what no insert adopted, at every exit (E3). It writes only to its own.
+    To free every slot that it took and no insert adopted, at every exit (E3). It writes only to its own.
 
     Engines
     -------
@@ -538,12 +534,12 @@ def lists_order_their_members(before: CacheModel, operation: Inspect, seen: Seen
     Why
     ---
     With two sources of recency, times on nodes and places in lists, some path updates only one of them.
-    Servers with a self-check stopped minutes after their start; those without evicted what had just been
+    Servers with a self-check stopped minutes after their start; and engines without it evicted states just
     used.
 
     Choices
     -------
-    Everything, for who does not claim `lru_lists`: order can be kept by times, heaps or one list.
+    Everything, without the claim `lru_lists`: order can be kept by times, heaps or one list.
 
     Caller
     ------

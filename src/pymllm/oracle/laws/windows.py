@@ -57,10 +57,10 @@ def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: S
 
     Why
     ---
-    Layers with a window read the last *W* tokens, and a dead one has nothing to read there: its half
-    belongs to somebody else. A hit on such a prefix gives wrong answers without any error. A cache that
-    set its count of live tokens back at the wrong place accepted matches that end just behind a gap; one
-    that refuses too much recomputes whole conversations.
+    Layers with a window read the last *W* tokens, and a dead one has nothing to read there: its half has
+    another owner. A hit on such a prefix gives wrong answers without any error. A cache that set its count of
+    live tokens back at the wrong place accepted matches that end just behind a gap; a cache that refuses too
+    much recomputes whole conversations.
 
     Choices
     -------
@@ -68,7 +68,7 @@ def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: S
 
     Caller
     ------
-    To pass the whole key: the cache cannot find what lies behind a shorter one.
+    To pass the whole key: the cache cannot find pages behind a shorter one.
 
     Engines
     -------
@@ -97,9 +97,9 @@ def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenE
     Over a pool with SWA halves (`pool` is `swa`), tombstoning gives the halves of the page's slots back
     by `free_swa`: an effect `{"call": "free_swa", "slots": [...]}`, whose slots are those of the page,
     not the numbers of the halves. A page dies as a whole, so all of its slots are named, each once. Their
-    full halves are not freed. When the page is removed later, `free` names its slots, and that gives back
-    what is left. A page that is alive when it is removed needs no `free_swa`, since `free` gives back
-    both halves.
+    full halves are not freed. When the page is removed later, `free` names its slots, and gives back their
+    full halves. A page that is alive when it is removed needs no `free_swa`, since `free` gives back both
+    halves.
 
     So over such a pool, of the slots that the cache owns exactly those of live pages have a half
     (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
@@ -176,11 +176,11 @@ def _tombstones_are_shown(before: CacheModel, operation: Inspect, seen: SeenLook
 def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """A window eviction takes enough, the least recent first.
 
-    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second goes on until at
-    least *m* live tokens are gone, those of the first phase counted, or nothing is left that may go: it
-    takes the least recent live page (R8) that is in no hold's window (S6). A page with a page below it is
-    tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase asks for
-    tokens of any kind and may stop at dead pages; the second never takes a dead page but by S4.
+    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second continues until at
+    least *m* live tokens are gone, those of the first phase counted, or nothing evictable is left: it takes
+    the least recent live page (R8) that is in no hold's window (S6). A page with a page below it is
+    tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase asks for tokens
+    of any kind and may stop at dead pages; the second never takes a dead page but by S4.
 
     - **Told right.** `swa` is the number of live tokens that went in both phases, removed or tombstoned,
       each counted once. `full` is the number of all tokens that were removed, in both phases and by S4.
@@ -190,7 +190,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
       removed.
     - *m* <= 0 asks for nothing. Without a window *m* is ignored, and `swa` is 0.
 
-    **Where the last victim stops**, for who claims an order (R5). In a tree the node dies as a whole. So
+    **Where the last victim stops**, with the claim of an order (R5). In a tree the node dies as a whole. So
     once enough is gone, the second phase may go on from the page that it tombstoned last to the one below
     it, again and again, as long as that page is the least recent live one that no window covers, was last
     used by the same operation, has the same lock count, and the upper page had no other child when the
@@ -208,14 +208,14 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 
     Where windows are **followed**, a cache takes the windows that it likes, and with them the leaves that
     it likes; *not too much* is asked, of pages, only where *m* <= 0. Its `swa` is *told right*, and it is
-    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` that it told before. The two sizes
-    of windows that it tells afterwards are together the tokens of all live pages.
+    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` that it told before. The two window
+    sizes reported afterwards add up to the tokens of all live pages.
 
     Why
     ---
-    The pool of halves is the small one and runs out first; whoever asked for *m* and got less cannot
-    admit. Engines crashed on a leaf that was locked but outside of every window, or skipped it and freed
-    too little. One counted the length of a dead leaf as window memory and so stopped too early.
+    The pool of halves is the small one and runs out first; a scheduler that needs *m* tokens and gets fewer
+    cannot admit. Engines crashed on a leaf that was locked but outside of every window, or skipped it and
+    freed too little. One counted the length of a dead leaf as window memory and so stopped too early.
 
     Choices
     -------
@@ -224,7 +224,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
     Caller
     ------
     To ask for both amounts at once where both pools are short. A windowed cache over a pool without
-    halves, or over none, is asked only where it claims an order: no call shows what died.
+    halves, or over none, is asked only where it claims an order: no call shows the dead pages.
 
     Engines
     -------
@@ -279,14 +279,14 @@ def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -
 
     After each operation no dead page is without a page below it. Inserts cannot make such a leaf, since
     the last page of a key is alive if the key is usable, and S7 refuses all others. Tombstoning cannot,
-    since only pages with a page below are tombstoned (S3). What is left is the removal of a leaf: if the
+    since only pages with a page below are tombstoned (S3). The rest is the removal of a leaf: if the
     page above it is dead and has no other child, it goes too, in the same call, and so on upwards, to the
     first page that is alive or has another child.
 
     These pages are removed like any other: their slots are freed, they count in `full` (and not in `swa`,
-    since they had no live tokens), and they are called back. They go whatever their recency, and also if
-    enough is gone already. They cannot be locked: a hold needs its window alive, so it is never at a dead
-    page, and a page below would be locked as well.
+    since they had no live tokens), and they are called back. They are removed whatever their recency, and
+    also if enough is already gone. They cannot be locked: a hold needs its window alive, so it is never at a
+    dead page, and a page below would be locked as well.
 
     Pages of one token, *W* = 2, `a b c d`, of which `b` and `c` are dead. `evict(1)`: `d` goes, then `c`
     and `b` with it. `a` stays. `full` is 3, `swa` is 1.
@@ -303,7 +303,7 @@ def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -
 
     Caller
     ------
-    Nothing. More may go than was asked for, and `full` says so.
+    Nothing. More may be removed than requested, and `full` says so.
 
     Engines
     -------
@@ -334,19 +334,19 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
 
     - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
       died since the step that returned it.
-    - **Token**, of who claims `hold_tokens`. `lock` answers a token, a number or a string. It is null if
+    - **Token**, with the claim `hold_tokens`. `lock` answers a token, a number or a string. It is null if
       and only if *E* is 0, that is if the window, in whole pages, covers the whole path. Otherwise it
       stands for the edge page. Of two holds that are outstanding, tokens are equal if and only if their
       edge pages are the same page, of the same path. So all holds at one path have one token, and holds
       at two paths may share one.
-    - **Release.** `unlock` passes the token of the hold, null where it was null. It takes away what that
-      hold locked, and nothing else, whatever was split, inserted, revived or evicted in between. Any
-      other token, or none in its place, is a `LockError` and changes nothing. Stale nodes and holds that
-      are not there are noticed first (R6).
+    - **Release.** `unlock` passes the token of the hold, null where it was null. It removes exactly the locks
+      of that hold, even if pages were split, inserted, revived or evicted in between. Any other token, or
+      none in its place, is a `LockError` and changes nothing. Stale nodes and holds that are not there are
+      noticed first (R6).
     - **Nodes**, for the same. Where nodes are shown, a node begins at *E*: taking the hold splits one if
-      need be. This **edge node** shows the token as its `boundary`, and no node shows the token of
-      somebody's hold elsewhere. If the edge node is split, its upper half has the boundary (R10). Once no
-      hold has the token any more, what the node shows is open.
+      need be. This **edge node** shows the token as its `boundary`, and no other node shows the token of a
+      hold. If the edge node is split, its upper half has the boundary (R10). When no hold has the token any
+      more, the node may show anything.
 
     Where windows are **followed**, a hold locks at least its window: until the release none of these pages
     loses its halves, to an eviction, to an insert, or in any other way. Nobody takes a hold at a prefix
@@ -367,18 +367,18 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
     Why
     ---
     A request needs the halves of its last window, and no others. Locking more keeps the small pool full;
-    locking less lets a running request read somebody else's halves. Releases without the token walked on
+    locking less lets a running request read halves of another request. Releases without the token walked on
     to the root and took other requests' window locks; ids that a split moved twice, or to neither half,
     stopped servers hours later with an assertion on every rank.
 
     Choices
     -------
-    What a token is, and how a release finds its pages: by a mark on a node, or in a table of holds. A
+    The form of a token, and how a release finds its pages: by a mark on a node, or in a table of holds. A
     cache without a tree can use the number of the edge page, which no other page ever has.
 
     Caller
     ------
-    To keep the token with the hold and pass it back. To hold what was just matched or inserted.
+    To keep the token with the hold and pass it back. To hold a prefix that was just matched or inserted.
 
     Engines
     -------
@@ -483,18 +483,18 @@ def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenL
     may be locked, so that its tokens are in `protected_size`, and have no window lock, so that they are
     in `swa_evictable_size`. Without a window both sizes are 0, or are not told.
 
-    Over a pool with halves `swa_available_size` and `full_available_size` tell what is free of each kind,
+    Over a pool with halves `swa_available_size` and `full_available_size` are the free tokens of each kind,
     and `available_size` is the smaller (A7).
 
     Why
     ---
     Admission of a windowed model counts halves. Counters that move on the wrong side of a change, or that
-    look at a tombstone when the lock is taken and again when it is released, go below zero, or protect
-    for ever what nobody holds. A count copied from another request's window lets live halves go.
+    look at a tombstone when the lock is taken and again when it is released, go below zero, or protect unheld
+    pages for ever. A count copied from another request's window lets live halves go.
 
     Choices
     -------
-    How it is counted. Counts that are not kept are left out of what `inspect` shows.
+    How it is counted. `inspect` leaves out counts that are not kept.
 
     Caller
     ------
@@ -502,10 +502,9 @@ def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenL
 
     Engines
     -------
-    - sglang counts on each node from the held one to the marked one, dead ones included, so that the
-      release needs no memory of which it skipped (`components/swa.py`, `acquire_component_lock`); nodes
-      count as a whole. Sizes are those of nodes with a value: `component_evictable_size_`,
-      `component_protected_size_`.
+    - sglang counts on each node from the held one to the marked one, dead ones included, so that the release
+      need not remember the skipped nodes (`components/swa.py`, `acquire_component_lock`); nodes count as a
+      whole. Sizes are those of nodes with a value: `component_evictable_size_`, `component_protected_size_`.
     - vLLM: `ref_cnt` of each block of the group with the window.
     """
     cache = before.cache
@@ -531,10 +530,10 @@ def _an_eviction_takes_no_held_window(before: CacheModel, operation: Evict, seen
 def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
     """A tombstone is revived by the rules, or the insert is refused whole.
 
-    `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller says that its first *p*
-    tokens are what it had matched, and that it has returned the SWA halves of its first *e* slots
-    already. Both count in tokens of the key, the tail included, and are 0 if they are not told. Let *c*
-    be `prefix_len` (R3). Refused with a `ValueError` is
+    `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller declares that its first *p*
+    tokens are its matched prefix, and that it has returned the SWA halves of its first *e* slots already.
+    Both count in tokens of the key, the tail included, and are 0 if they are not told. Let *c* be
+    `prefix_len` (R3). Refused with a `ValueError` is
 
     - *p* or *e* below 0 or beyond the length of the key, whether there is a window or not;
     - with a window, *p* rounded down to whole pages beyond *c*, or *e* that is not a multiple of
@@ -569,11 +568,11 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
 
     **Halves.** Over a pool with halves, the slots of each new page that is to be dead must have lost
     their halves, and those of each page that is to be alive must have them, also where only the halves
-    are moved. If not, that is an `OwnershipError` (for who claims `refusals`). It comes last: an insert
+    are moved. If not, that is an `OwnershipError` (with the claim `refusals`). It comes last: an insert
     that is refused whole is not asked.
 
-    **Nodes.** A tree splits where *c* ends, where *p* (rounded up to a page) or *e* ends, and at both
-    ends of what is revived; a node is alive or dead as a whole.
+    **Nodes.** A tree splits where *c* ends, where *p* (rounded up to a page) or *e* ends, and at both ends of
+    the revived part; a node is alive or dead as a whole.
 
     Pages of two tokens, *W* = 4. `1 2 3 4 5 6 7 8` is cached, and its first two pages are dead.
 
@@ -589,9 +588,9 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
     Why
     ---
     The slots of a dead page still serve the full layers of running requests. An engine that replaced them
-    under a hold freed what these were reading: corrupted answers. A fully dead leaf, inserted because *e*
-    was computed from a window smaller than a page, was a leak that an assertion found later. Where *e*
-    was not passed on, pages were cached as alive whose halves belonged to others.
+    under a hold freed slots that were being read: corrupted answers. A fully dead leaf, inserted because *e*
+    was computed from a window smaller than a page, was a leak that an assertion found later. Where *e* was
+    not passed on, pages were cached as alive whose halves belonged to others.
 
     Choices
     -------

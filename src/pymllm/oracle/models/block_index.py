@@ -280,7 +280,7 @@ class IndexModel(KindModel):
         return 0 if known is None or known.number is None else known.number + 1
 
     def _turn(self, operation: Event) -> tuple[str, SeenEvent]:
-        """Return the fate of an event by its number alone, and what is seen of that."""
+        """Return the treatment of an event by its number, and the result that shows it."""
         number, last = operation.number, None
         if operation.worker in self.workers:
             last = self.workers[operation.worker].number
@@ -352,7 +352,7 @@ class IndexModel(KindModel):
             if known != place or other not in (None, hash):
                 raise ProgramError(
                     f"hash {hash} is {place}, and {known if known != place else f'{other} is, too'}; "
-                    "a hash stands for one sequence, and a sequence has one hash"
+                    "a hash names one sequence, and a sequence has one hash"
                 )
             parent = hash
         self._demand_no_circle(operation, named)
@@ -368,7 +368,7 @@ class IndexModel(KindModel):
         fresh = {hash for hash in named if (space, hash, None) in self._children}
         while fresh and each is not None:
             if each in fresh:
-                raise ProgramError(f"hash {each} would stand below itself; a hash stands for one sequence")
+                raise ProgramError(f"hash {each} would be below itself; a hash names one sequence")
             known = self.places.get((space, each))
             each = None if known is None else known.parent
 

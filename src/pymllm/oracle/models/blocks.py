@@ -453,7 +453,7 @@ class BlocksModel(KindModel):
         if self.is_outside(blocks):
             return self._named(blocks, outcome, (_STAMP_OUTSIDE,))
         if self.blocks.faults_of(blocks):
-            raise ProgramError(f"of {blocks} some are nobody's, and need no stamp")
+            raise ProgramError(f"of {blocks} some have no holder and are not cached, and need no stamp")
         return self._named(blocks, outcome)
 
     def follow_stamp_blocks(self, step: int, operation: StampBlocks, seen: SeenBlocks) -> None:

@@ -192,7 +192,7 @@ class CacheModel(CallersPools, EvictionModel):
             plan = self.cache.plan_insert(key, slots, *bounds)
         except NotUsableError as error:
             if self.follows_windows:
-                raise ProgramError(f"{error}: nobody says what that is where windows are followed") from None
+                raise ProgramError(f"{error}: that is undefined where windows are followed") from None
             law = "X1" if self.cache.window is None else "S7"
             wrong = Misuse("a bad insert is refused", law, ("ValueError",), name=str(error))
             return Seen(result, REFUSED, (wrong,))
@@ -270,7 +270,7 @@ class CacheModel(CallersPools, EvictionModel):
             return
         firsts = slots[: len(whole.tokens) : self.page_size]
         if len(set(firsts)) != len(firsts):
-            raise ProgramError("a slot stands in the key twice")
+            raise ProgramError("the key has a slot twice")
         owners = self.ownership.owners(firsts)
         for end, slot in zip(self.cache.page_ends(whole), firsts, strict=True):
             if owners[slot] is not Owner.CALLER and self.ownership.place(slot) != end:

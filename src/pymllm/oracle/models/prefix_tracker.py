@@ -92,7 +92,7 @@ class PrefixTracker(KindModel):
         if pool != "none" or window is not None or "mamba" in self.claims or not self.has_order:
             raise ProgramError(
                 "the configuration has a capacity; a cache with one has neither a pool nor a window nor "
-                "states, and claims exact_lru or exact_policy: else nobody could tell what an insert evicts"
+                "states, and claims exact_lru or exact_policy: else the evictions of an insert are unknown"
             )
         return self._whole_pages("capacity") // self.page_size
 
@@ -100,14 +100,14 @@ class PrefixTracker(KindModel):
         """Return the rank that orders leaves, where a claim promises an order other than recency alone."""
         policy = self.config.get("policy", "lru")
         if "exact_lru" in self.claims and policy != "lru":
-            raise ProgramError(f"the configuration's policy is {policy!r}; who claims exact_lru has lru")
+            raise ProgramError(f"the configuration's policy is {policy!r}; the claim exact_lru needs lru")
         claimed = " and ".join(sorted(self.claims & {"exact_policy", "ranked_policy"}))
         if not claimed:
             return None
         rank = find_rank(policy)
         if rank is None:
             raise ProgramError(
-                f"the configuration's policy is {policy!r}; who claims {claimed} has one of "
+                f"the configuration's policy is {policy!r}; the claim {claimed} needs one of "
                 f"{known_policies()}"
             )
         return rank
@@ -119,7 +119,7 @@ class PrefixTracker(KindModel):
             raise ProgramError("a cache with a window claims swa")
         if "ranked_policy" in self.claims and (window is not None or "mamba" in self.claims):
             raise ProgramError(
-                "ranked_policy is claimed; who claims it has neither a window nor states, whose evictions "
+                "ranked_policy is claimed; with it there must be no window and no states, whose evictions "
                 "take leaves in another order"
             )
         if window is not None and "exact_windows" not in self.claims:

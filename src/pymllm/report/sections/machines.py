@@ -98,7 +98,7 @@ def _choice(name: str, curves: Sequence[Curve]) -> Choice:
         **legend(),
     }
     verdicts = dict.fromkeys(it.verdict for it in curves if it.verdict is not None)
-    note = f"Verdict: {'; '.join(verdicts)}." if verdicts else "Nobody judged these curves."
+    note = f"Verdict: {'; '.join(verdicts)}." if verdicts else "These curves were not judged."
     return Choice(name, [Panel(traces, layout)], note)
 
 

@@ -264,7 +264,7 @@ def program_card(
 
 
 def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
-    """Yield the commands that show a violation again, leaving out those that would not."""
+    """Yield only commands that really show a violation again."""
     if it.file is not None and it.rerun_shows_it:
         yield f"pymllm rerun {quote(it.file)} --adapter {quote(adapter)}"
     if it.file is not None and it.judge_shows_it:
