@@ -29,7 +29,7 @@ from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
 
 logger = logging.getLogger("pymllm.traces")
-"""Says what a lenient reader corrected, as warnings."""
+"""Says what a reader corrected or left out, as warnings."""
 
 AUTO = "auto"
 """The format of a file is told by its first line."""
@@ -176,14 +176,17 @@ class Trace:
 
     Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
     milliseconds, and what a request waits for stands before it. ``corrected`` counts what a lenient reader
-    corrected, which is logged at the end.
+    corrected, ``left_out`` what is no request; both are logged at the end.
     """
 
     def __init__(self, lines: TraceLines, format: Format, options: ReadOptions, requests: int | None) -> None:
         self.lines = lines
         self.format = format.name
         self.corrected: Counter[str] = Counter()
-        self._requests = format.read(lines, replace(options, corrected=self.corrected))
+        self.left_out: Counter[str] = Counter()
+        self._requests = format.read(
+            lines, replace(options, corrected=self.corrected, left_out=self.left_out)
+        )
         self._most = requests
         self._given = 0
 
@@ -207,12 +210,14 @@ class Trace:
                     break
         finally:
             self.close()
+        left_out = [f"{what}: {count:,}" for what, count in self.left_out.items()]
+        if not self._given:
+            why = ", ".join(left_out) or "expected one JSON object per line"
+            raise TraceError(self.source, None, f"the file holds no request; {why}")
+        for said in left_out:
+            logger.warning(f"{self.source}: {said}")
         for what, count in self.corrected.items():
             logger.warning(f"{self.source}: {what}: {count:,} of {self._given:,} requests")
-        if not self._given:
-            raise TraceError(
-                self.source, None, "the file holds no request; expected one JSON object per line"
-            )
 
 
 def open_trace(
