@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymllm.replay.curve import LruCurve
+from pymllm.traces.forest import PrefixForest
 from pymllm.workloads.request import Request
 
 PARTS: Final = 8
@@ -162,12 +163,16 @@ class TraceExtent:
     """The size of a trace: what its capacities should be chosen for.
 
     ``requests``, ``longest_prompt``: what their names say; ``block_tokens``: those of the first request.
+    Different prefixes are counted by a forest. Of a trace that is to be sampled they are hashed instead and
+    counted in bounded memory, which takes seven times as long: 2.8 s of 50,000 requests of 24 blocks, not
+    0.4 s.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sampled: bool = False) -> None:
         self.requests = 0
         self.longest_prompt = 0
         self.block_tokens = 1
+        self._forest = None if is_sampled else PrefixForest()
         self._limit = _RANGE - 1
         self._places: set[int] = set()
 
@@ -177,6 +182,9 @@ class TraceExtent:
             self.block_tokens = request.block_tokens
         self.requests += 1
         self.longest_prompt = max(self.longest_prompt, request.prompt_length)
+        if self._forest is not None:
+            self._forest.add(request)
+            return
         hashes = hash_places(request)
         self._places.update(hashes[hashes <= np.uint64(self._limit)].tolist())
         while len(self._places) > _MOST_PLACES:  # from now on half as many are looked at
@@ -185,7 +193,9 @@ class TraceExtent:
 
     @property
     def footprint(self) -> int:
-        """Tokens of all different prefixes, in whole blocks; an estimate where there are very many."""
+        """Tokens of all different prefixes, in whole blocks; of a sample, an estimate of very many."""
+        if self._forest is not None:
+            return len(self._forest) * self.block_tokens
         return round(len(self._places) * (_RANGE / (self._limit + 1))) * self.block_tokens
 
     def choose_capacities(self, points: int, page_size: int) -> list[int]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import msgspec
@@ -26,7 +26,8 @@ from pymllm.errors import TraceError, UsageError
 from pymllm.probing.clients import Client, ServerFailed
 from pymllm.probing.programs import TOKENS
 from pymllm.text_file import cut, read_lines
-from pymllm.workloads.request import Request
+from pymllm.traces.lines import UNREADABLE, reason
+from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, Request
 
 _REFUSALS = (400, 413, 422)
 _SAID = 300  # letters of what a server says, which has its own bound in them
@@ -49,6 +50,10 @@ def prompt_of(request: Request, seed: int) -> np.ndarray:
     return np.concatenate(blocks)[: request.prompt_length]
 
 
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=ARRIVAL_MS_MAX / 1000)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=LENGTH_MAX)]
+
+
 class Served(msgspec.Struct, frozen=True, tag="served", tag_field="op"):
     """The result of a request. Times are seconds since the first one was sent, without pauses between runs.
 
@@ -56,13 +61,13 @@ class Served(msgspec.Struct, frozen=True, tag="served", tag_field="op"):
     ``refusal`` is what it said instead of an answer.
     """
 
-    request: int
-    sent: float
-    first: float
-    end: float
-    cached: int | None
-    produced: int
-    answer: tuple[int, ...] | None = None
+    request: _Count
+    sent: _Seconds
+    first: _Seconds
+    end: _Seconds
+    cached: _Count | None
+    produced: _Count
+    answer: tuple[_Count, ...] | None = None
     refusal: str | None = None
 
 
@@ -70,7 +75,11 @@ class ServedHead(msgspec.Struct, frozen=True, tag="pymllm.served", tag_field="sc
     """The first line of a file of results: of which requests, made from which seed."""
 
     digest: str
-    version: int = 1
+    version: Literal[1] = 1
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder(Served).decode
 
 
 # -- one request -------------------------------------------------------------------------------------------
@@ -150,7 +159,11 @@ def ask(
     if first is None:
         raise ServerFailed(f"{where} answered an empty stream")
     end, answer = time.monotonic(), None if told.answer is None else tuple(told.answer)
-    return Served(number, sent - begin, first - begin, end - begin, told.cached, told.produced, answer)
+    found = Served(number, sent - begin, first - begin, end - begin, told.cached, told.produced, answer)
+    try:  # it may say anything, and a file of results must be readable again
+        return _DECODE(_ENCODE(found))
+    except (*UNREADABLE, TypeError, OverflowError) as error:
+        raise ServerFailed(f"{where} answered figures that are none: {reason(error)}") from error
 
 
 def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -316,26 +329,36 @@ def digest_of(requests: Sequence[Request], plan: PlayPlan) -> str:
     return digest.hexdigest()
 
 
-def read_served(path: Path, digest: str) -> dict[int, Served]:
-    """Return the results of a file by request; a last line that was cut off is left out."""
+def read_served(path: Path, requests: Sequence[Request], plan: PlayPlan) -> dict[int, Served]:
+    """Return the results of a file by request; a last line that was cut off is left out.
+
+    A file of other requests is a `UsageError`; one that has something else in it, a `TraceError`.
+    """
     if not path.exists():
         return {}
+    known = {it.request_id for it in requests}
     found: dict[int, Served] = {}
-    head, line = msgspec.json.Decoder(ServedHead), msgspec.json.Decoder(Served)
     lines = list(read_lines(path))
     for number, text in lines:
         try:
             if number == 1:
-                if head.decode(text).digest != digest:
+                head = msgspec.json.decode(text, type=ServedHead)
+                if head.digest != digest_of(requests, plan):
                     raise UsageError(
                         f"--keep {path} has results of other requests, or of another --seed or --max-tokens; "
                         "name another file"
                     )
                 continue
-            served = line.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if number == len(lines) > 1:
+            served = _DECODE(text)
+        except UNREADABLE as error:
+            if number == len(lines) > 1 and not text.endswith("\n"):
                 break
-            raise TraceError(str(path), number, f"not a result of a request: {error}") from error
+            what = "the first line of a file of results" if number == 1 else "a result of a request"
+            raise TraceError(str(path), number, f"not {what}: {reason(error)}; name another file") from error
+        if served.request not in known:
+            raise TraceError(str(path), number, f"request is {served.request}, which the trace does not have")
+        if not served.sent <= served.first <= served.end:
+            times = f"{served.sent}, {served.first}, {served.end}"
+            raise TraceError(str(path), number, f"sent, first and end are {times}, must be in this order")
         found[served.request] = served
     return found

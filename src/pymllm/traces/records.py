@@ -33,7 +33,8 @@ class ReadOptions:
     ``block_tokens`` is the tokens per block, ``tokenizer`` makes tokens of a text, ``nested_times`` is what
     times of nested agents count from, and ``conversations`` how many of them run beside each other.
     ``turns`` is one of `TURNS`: what a later turn of a session holds. With ``lenient``, values that
-    contradict others are corrected, and counted in ``corrected`` by what was done.
+    contradict others are corrected, and counted in ``corrected`` by what was done; ``left_out`` counts what a
+    file has that is no request.
     """
 
     block_tokens: int | None = None
@@ -43,6 +44,7 @@ class ReadOptions:
     turns: str = "ask"
     lenient: bool = False
     corrected: Counter[str] = field(default_factory=Counter, compare=False)
+    left_out: Counter[str] = field(default_factory=Counter, compare=False)
 
     def corrects(self, what: str) -> bool:
         """Tell whether a value may be corrected, and count that."""

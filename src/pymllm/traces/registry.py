@@ -29,7 +29,9 @@ from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
 
 logger = logging.getLogger("pymllm.traces")
-"""Says what a lenient reader corrected, as warnings."""
+"""Says what a reader corrected or left out, as warnings."""
+
+_NOTHING = "the file holds no request; expected one JSON object per line"
 
 AUTO = "auto"
 """The format of a file is told by its first line."""
@@ -48,6 +50,7 @@ class Format:
     - ``keeps``: Fields of a request that its lines have, beside those that all have; ``arrival_ms`` is there
       where one that waits may have a time before which it does not arrive, and ``parent`` where the session
       of a request is that of the only one that it waits for.
+    - ``has_turns``: Whether the caller may say what later turns of a session hold (`ReadOptions.turns`).
     """
 
     name: str
@@ -55,6 +58,7 @@ class Format:
     read: Callable[[TraceLines, ReadOptions], Generator[Request]]
     write: Callable[[], LineMaker] | None = None
     keeps: frozenset[str] = frozenset()
+    has_turns: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -75,6 +79,7 @@ FORMATS: dict[str, Format] = {
             dynamo.read,
             dynamo.DynamoWriter,
             frozenset({"session", "wait_for", "delay_ms"}),
+            has_turns=True,
         ),
         Format("agentic-mooncake", "dynamo: a header, and dependencies of requests", agentic_mooncake.read),
         Format("request-trace", "dynamo's record of requests, with what was cached", request_trace.read),
@@ -176,14 +181,17 @@ class Trace:
 
     Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
     milliseconds, and what a request waits for stands before it. ``corrected`` counts what a lenient reader
-    corrected, which is logged at the end.
+    corrected, ``left_out`` what is no request; both are logged at the end.
     """
 
     def __init__(self, lines: TraceLines, format: Format, options: ReadOptions, requests: int | None) -> None:
         self.lines = lines
         self.format = format.name
         self.corrected: Counter[str] = Counter()
-        self._requests = format.read(lines, replace(options, corrected=self.corrected))
+        self.left_out: Counter[str] = Counter()
+        self._requests = format.read(
+            lines, replace(options, corrected=self.corrected, left_out=self.left_out)
+        )
         self._most = requests
         self._given = 0
 
@@ -207,12 +215,14 @@ class Trace:
                     break
         finally:
             self.close()
+        left_out = [f"{what}: {count:,}" for what, count in self.left_out.items()]
+        if not self._given:
+            why = f"the file holds no request; {', '.join(left_out)}" if left_out else _NOTHING
+            raise TraceError(self.source, None, why)
+        for said in left_out:
+            logger.warning(f"{self.source}: {said}")
         for what, count in self.corrected.items():
             logger.warning(f"{self.source}: {what}: {count:,} of {self._given:,} requests")
-        if not self._given:
-            raise TraceError(
-                self.source, None, "the file holds no request; expected one JSON object per line"
-            )
 
 
 def open_trace(
@@ -240,7 +250,13 @@ def open_trace(
         format = "weka" if is_of_conversations else _detected(lines)
     elif format != "weka" and is_of_conversations:
         raise TraceError(lines.source, None, "the folder has no file *.jsonl")
-    return Trace(lines, FORMATS[format], options or ReadOptions(), requests)
+    options = options or ReadOptions()
+    if options.turns != "ask" and not FORMATS[format].has_turns:
+        having = " and ".join(name for name, it in FORMATS.items() if it.has_turns)
+        raise UsageError(
+            f"--{options.turns} is about sessions of {having}, and {lines.source} is {format}; leave it out"
+        )
+    return Trace(lines, FORMATS[format], options, requests)
 
 
 def read_requests(trace: Trace) -> list[Request]:
@@ -268,7 +284,7 @@ def _detected(lines: TraceLines) -> str:
     first = lines.peek()
     lines.mark = None
     if first is None:
-        return "mooncake"  # which says that there is nothing
+        raise lines.error(_NOTHING)
     found = detect(first[1])
     if found is None:
         raise lines.error(f"{_lacking(first[1])}; got {excerpt(first[1])}", first[0])

@@ -15,7 +15,8 @@ Or one conversation per line, each of whose turns is a request that waits for th
 
 The first is ShareGPT's form, the second that of vLLM's benchmark of conversations: messages that end with an
 answer. The prompt of a turn is all messages before its answer, whose tokens are the output. ``turns`` have no
-answers: a prompt is then what the user has said so far.
+answers: a prompt is then what the user has said so far. ShareGPT's files have conversations without a
+question, and empty messages: such turns are no requests, and are counted and left out.
 
 The tokenizer is called with a text, or with a list of messages, and gives whole numbers; a ``prompt`` may be
 a list of tokens. Blocks of ``--block-tokens`` tokens, 16 if not told, get equal ids where their tokens are
@@ -81,6 +82,10 @@ _ROLES = {
 """Roles by what ShareGPT's files call them."""
 
 
+_UNASKED = "conversations without a message of a user, left out"
+_EMPTY = "turns of a conversation without a token, left out"
+
+
 @dataclass(frozen=True, slots=True)
 class _Ask:
     """A prompt to be tokenized, and its answer, where that is known as a text or as a number of tokens."""
@@ -120,16 +125,24 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
                 arrival_ms = clock.read(line.timestamp)
             kind = None if line.type is None else check_name("type", line.type)
             asked, is_conversation = _asks(line)
-            session = None
+            owner: str | int | None = number if is_conversation else None
             if line.session_id is not None:
-                session = sessions.number(check_name("session_id", line.session_id))
-            elif is_conversation:
-                session = sessions.number(number)
-            for turn, ask in enumerate(asked):
+                owner = check_name("session_id", line.session_id)
+            if not asked:
+                options.left_out[_UNASKED] += 1
+            first = id
+            for ask in asked:
                 output = _output(ask, options.tokenizer)
                 tokens = _tokens(ask.prompt, options.tokenizer)
+                if not tokens:
+                    if not is_conversation:
+                        raise Rejected("the tokenizer gave no token for it, must be at least 1")
+                    options.left_out[_EMPTY] += 1
+                    continue
+                check_length("the number of tokens", len(tokens))
                 blocks = _blocks(tokens, block_tokens, numbers)
-                waits, delay = ((id - 1,), ask.delay_ms) if turn else ((), None)
+                session = None if owner is None else sessions.number(owner)
+                waits, delay = ((id - 1,), ask.delay_ms) if id > first else ((), None)
                 request = make_request(
                     id,
                     arrival_ms,
@@ -166,9 +179,9 @@ def _asks(line: TextLine) -> tuple[list[_Ask], bool]:
         return _turns([_message(item, "conversations") for item in line.conversations]), True
     if line.turns is not None:
         return _of_turns(line.turns), True
-    if line.messages:
+    if line.messages is not None:
         messages = [_message(item, "messages") for item in line.messages]
-        if messages[-1]["role"] == "assistant":  # with an answer for every turn
+        if not messages or messages[-1]["role"] == "assistant":  # with an answer for every turn
             return _turns(messages), True
     whole = next(it for it in (line.text, line.prompt, line.messages) if it is not None)
     return [_Ask(whole, output_length=line.output_length)], False
@@ -225,8 +238,6 @@ def _turns(messages: list[dict[str, Any]]) -> list[_Ask]:
             answered = place + 1
     if any(it["role"] == "user" for it in messages[answered:]):  # nobody answered
         asked.append(_Ask(messages))
-    if not asked:
-        raise Rejected("no message is a user's, so that nothing is asked")
     return asked
 
 
@@ -241,11 +252,7 @@ def _output(ask: _Ask, tokenizer: Callable[[Any], Sequence[int]]) -> int:
 def _tokens(prompt: Any, tokenizer: Callable[[Any], Sequence[int]]) -> array[int]:
     # A prompt may be given as tokens already.
     is_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(it, int) for it in prompt)
-    tokens = _encoded(prompt, list if is_tokens else tokenizer)
-    if not tokens:
-        raise Rejected("the tokenizer gave no token for it, must be at least 1")
-    check_length("the number of tokens", len(tokens))
-    return tokens
+    return _encoded(prompt, list if is_tokens else tokenizer)
 
 
 def _encoded(content: Any, tokenizer: Callable[[Any], Sequence[int]]) -> array[int]:

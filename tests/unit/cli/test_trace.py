@@ -71,6 +71,20 @@ def test_turns_are_told_by_an_option_of_every_verb() -> None:
     refused("replay", "chat", "--deltas", words="a named workload is no trace")
 
 
+@pytest.mark.parametrize("path", sorted(SMALL.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("option", ["--deltas", "--cumulative"])
+def test_a_format_without_such_turns_refuses_the_option(path: Path, option: str) -> None:
+    """X1: it was ignored in silence; of dynamo's traces without doubt, the second one changes nothing."""
+    words = ("trace", "inspect", path, "--format", f"auto,tokenizer={TOKENIZER}", option)
+    name = path.stem.removesuffix("-sessions")
+    if name == "dynamo":
+        assert typed(*words).exit_code == 0
+    else:
+        refused(*words, words=f"{option} is about sessions of dynamo, and {path} is {name}; leave it out.")
+    if name == "mooncake":
+        refused("curve", path, option, words=f"{option} is about sessions of dynamo, and {path} is mooncake")
+
+
 @pytest.mark.parametrize("name", ["it.jsonl", "it.jsonl.gz"])
 def test_a_conversion_to_ours_keeps_everything(trace: Path, tmp_path: Path, name: str) -> None:
     """Packed where its name says so, the same bytes each time."""

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -84,25 +85,21 @@ def random_case(seed: int) -> tuple[list[Request], list[int], int]:
     return requests, capacities, page_size
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_a_curve_is_what_replays_count(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def few_or_a_thousand(few: int) -> list[Any]:
+    """Return parameters of seeds for random traces: some, one at a time, and with ``-m slow`` a thousand."""
+    hundreds = [range(begin, begin + 100) for begin in range(1000, 2000, 100)]
+    slow = [pytest.param(seeds, marks=pytest.mark.slow, id=f"from-{seeds.start}") for seeds in hundreds]
+    return [*(pytest.param([seed], id=str(seed)) for seed in range(few)), *slow]
+
+
+@pytest.mark.parametrize("seeds", few_or_a_thousand(60))
+def test_a_curve_is_what_replays_count(seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """On small random traces, whether what no cache has is forgotten or not, and how often."""
-    monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
-    requests, capacities, page_size = random_case(seed)
-    for unlimited in (True, False):
-        assert compare(requests, capacities, page_size, unlimited=unlimited) >= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("begin", range(1000, 2000, 100))
-def test_a_curve_is_what_replays_count_on_a_thousand_traces(
-    begin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, a thousand times."""
-    for seed in range(begin, begin + 100):
+    for seed in seeds:
         monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
         requests, capacities, page_size = random_case(seed)
-        assert compare(requests, capacities, page_size, unlimited=bool(seed % 2)) >= 1
+        for unlimited in (True, False):
+            assert compare(requests, capacities, page_size, unlimited=unlimited) >= 1
 
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=14)
@@ -236,25 +233,14 @@ def compare_states(
 
 
 @pytest.mark.parametrize("keeping", KEEPINGS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seeds", few_or_a_thousand(20))
 def test_a_curve_of_states_is_what_replays_count(
-    seed: int, keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+    seeds: Sequence[int], keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On small random traces, however often what no cache has is forgotten."""
-    monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
-    assert compare_states(*random_case(seed), keeping) >= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("begin", range(1000, 2000, 100))
-def test_a_curve_of_states_is_what_replays_count_on_a_thousand_traces(
-    begin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, a thousand times for each kind."""
-    for seed in range(begin, begin + 100):
+    for seed in seeds:
         monkeypatch.setattr(curves, "_SWEEP_EVERY", (1, 3, 1024)[seed % 3])
-        for keeping in KEEPINGS:
-            assert compare_states(*random_case(seed), keeping) >= 1
+        assert compare_states(*random_case(seed), keeping) >= 1
 
 
 @pytest.mark.parametrize("keeping", KEEPINGS)

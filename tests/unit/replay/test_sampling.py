@@ -84,9 +84,10 @@ def test_a_block_has_one_hash_behind_one_prefix() -> None:
     assert len({found[-1] for found in others}) == len(others)
 
 
-def test_an_extent_is_the_size_of_a_trace() -> None:
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_an_extent_is_the_size_of_a_trace(is_sampled: bool) -> None:
     """Requests, the longest prompt, and the tokens of all prefixes, to whole blocks."""
-    extent = TraceExtent()
+    extent = TraceExtent(is_sampled=is_sampled)
     for ids in ((1, 2), (1, 3), (1, 2), (2, 2, 2)):
         extent.add(Request(0, 0.0, len(ids) * 4 - 1, 1, ids, 4))
     assert (extent.requests, extent.longest_prompt, extent.block_tokens) == (4, 11, 4)
@@ -96,7 +97,7 @@ def test_an_extent_is_the_size_of_a_trace() -> None:
 def test_the_size_of_a_large_trace_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """From as many blocks as fit."""
     monkeypatch.setattr(sampling, "_MOST_PLACES", 500)
-    extent = TraceExtent()
+    extent = TraceExtent(is_sampled=True)
     for number in range(4000):
         extent.add(Request(0, 0.0, 1, 1, (number,), 1))
     assert extent.footprint == pytest.approx(4000, rel=0.15)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -38,7 +39,11 @@ def trace(count: int, seed: int = 0, **changes: Any) -> list[Request]:
     """Prompts of 3 or 4 blocks of 32 tokens that begin alike, in bursts."""
     draw, made, now = np.random.default_rng(seed), [], 0.0
     for number in range(count):
-        ids = (int(draw.integers(2)), 10 + int(draw.integers(3)), 100 + int(draw.integers(5)))
+        ids: tuple[int, ...] = (
+            int(draw.integers(2)),
+            10 + int(draw.integers(3)),
+            100 + int(draw.integers(5)),
+        )
         ids += (1000 + number,) * int(draw.integers(2))
         length = 32 * len(ids) - int(draw.choice([0, 0, 3, 20]))
         now += float(draw.choice([0, 1, 10]))
@@ -54,7 +59,7 @@ def test_equal_blocks_are_equal_tokens() -> None:
     whole = Request(0, 0.0, 64, 1, (7, 8), 32)
     part = Request(1, 0.0, 40, 1, (8, 7), 32)
     first, second = prompt_of(whole, 3), prompt_of(part, 3)
-    assert len(first), len(second) == (64, 40)
+    assert (len(first), len(second)) == (64, 40)
     assert (first[32:] == second[:32]).all()
     assert (first[:8] == second[32:]).all()
     assert 32 <= first.min() <= first.max() <= 126
@@ -222,6 +227,14 @@ def test_an_interrupt_keeps_what_was_answered(monkeypatch: pytest.MonkeyPatch) -
         (["data: [1]"], "'[1]' is no object"),
         (['data: {"choices": 3}'], "none of openai"),
         (['data: {"error": {"message": "out of memory"}}'], "out of memory"),
+        (
+            ['data: {"usage": {"completion_tokens": -3}}'],
+            "figures that are none: Expected `int` >= 0",
+        ),
+        (
+            ['data: {"usage": {"completion_tokens": {"a": 1}}}'],
+            "figures that are none: Expected `int`",
+        ),
     ],
 )
 def test_a_stream_that_is_none_is_one_line(stream: list[str], words: str) -> None:
@@ -350,20 +363,58 @@ def test_results_are_summed_up_by_hand() -> None:
 # -- what a file keeps ---------------------------------------------------------------------------------------
 
 
-def test_a_file_gives_its_results_back(tmp_path: Path) -> None:
-    """X1: of these requests alone; a last line that was cut off is left out, another one is an error."""
-    import msgspec
+def kept(path: Path, requests: list[Request], *lines: Served | dict[str, Any], cut: int = 0) -> Path:
+    """Write a file of results, without its last bytes."""
+    head = ServedHead(digest_of(requests, PlayPlan()))
+    path.write_bytes(b"".join(msgspec.json.encode(it) + b"\n" for it in (head, *lines)))
+    path.write_bytes(path.read_bytes()[: -cut or None])
+    return path
 
+
+def test_a_file_gives_its_results_back(tmp_path: Path) -> None:
+    """Of these requests alone; what an interrupted run left of its last line is left out."""
     path, requests = tmp_path / "run.jsonl", trace(3)
-    digest = digest_of(requests, PlayPlan())
-    assert read_served(path, digest) == {}
-    its = [served(0, 0.0, 16), Served(1, 1.0, 1.0, 1.0, None, 0, refusal="no")]
-    lines = [msgspec.json.encode(it) + b"\n" for it in (ServedHead(digest), *its)]
-    path.write_bytes(b"".join(lines) + b'{"op": "ser')
-    assert read_served(path, digest) == {0: its[0], 1: its[1]}
-    path.write_bytes(lines[0] + b"{}\n" + lines[1])
-    with pytest.raises(TraceError, match=r"run\.jsonl:2: not a result of a request"):
-        read_served(path, digest)
-    for other in (digest_of(requests[:2], PlayPlan()), digest_of(requests, PlayPlan(seed=1))):
+    assert read_served(path, requests, PlayPlan()) == {}
+    its = {0: served(0, 0.0, 16), 1: Served(1, 1.0, 1.0, 1.0, None, 0, refusal="no")}
+    kept(path, requests, *its.values(), served(2, 2.0, 16), cut=9)
+    assert read_served(path, requests, PlayPlan()) == its
+    kept(path, requests, *its.values())
+    for others, plan in ((requests[:2], PlayPlan()), (requests, PlayPlan(seed=1))):
         with pytest.raises(UsageError, match="has results of other requests, or of another --seed"):
-            read_served(path, other)
+            read_served(path, others, plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"request": 9}, ":2: request is 9, which the trace does not have"),
+        (
+            {"request": -1},
+            ":2: not a result of a request: Expected `int` >= 0 - at `$.request`; name",
+        ),
+        ({"first": 0.5}, ":2: sent, first and end are 1.0, 0.5, 1.2, must be in this order"),
+        ({"end": 1e11}, ":2: not a result of a request: Expected `float` <= 10000000000.0"),
+        ({"cached": -1}, ":2: not a result of a request: Expected `int` >= 0"),
+        ({"produced": 1 << 31}, ":2: not a result of a request: Expected `int` <= 2147483647"),
+        ({"answer": [1 << 64]}, ":2: not a result of a request: Expected `int` <= 2147483647"),
+        ({"op": "head"}, ":2: not a result of a request: Invalid value 'head'"),
+    ],
+)
+def test_a_file_that_was_edited_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    """X1: with the line and the bound; a whole last line was not cut off."""
+    line = {"op": "served", "request": 1, "sent": 1.0, "first": 1.1, "end": 1.2, "cached": 0, "produced": 1}
+    path = kept(tmp_path / "run.jsonl", trace(3), line | change)
+    with pytest.raises(TraceError) as caught:
+        read_served(path, trace(3), PlayPlan())
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("head", ['{"schema": "pymllm.served", "digest": "x", "version": 2}\n', "{}\n", "\n"])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, head: str) -> None:
+    """X1: another version, and what is no file of results, with a way out."""
+    path = tmp_path / "run.jsonl"
+    path.write_text(head, encoding="utf-8")
+    with pytest.raises(
+        TraceError, match=r"jsonl:1: not the first line of a file of results: .*; name another"
+    ):
+        read_served(path, trace(3), PlayPlan())

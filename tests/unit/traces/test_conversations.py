@@ -63,11 +63,6 @@ def test_batches_of_openai_are_requests() -> None:
     ("line", "words"),
     [
         (
-            {"conversations": [{"from": "gpt", "value": "x"}]},
-            "no message is a user's, so that nothing is asked",
-        ),
-        ({"conversations": []}, "no message is a user's"),
-        (
             {"conversations": ["x"]},
             "conversations has 'x', must be a message with role and content, or from and",
         ),
@@ -117,3 +112,42 @@ def test_answers_that_are_no_texts_count(tmp_path: Path) -> None:
 
     [only] = read(tmp_path / "it.jsonl", tokenizer=words)
     assert (only.prompt_length, only.output_length, only.session) == (4, 1, 0)
+
+
+NOTHING: tuple[dict[str, list[dict[str, str]]], ...] = (
+    {"conversations": []},
+    {"conversations": [{"from": "gpt", "value": "good day"}]},
+    {"messages": []},
+    {"messages": [{"role": "system", "content": "be good"}, {"role": "assistant", "content": "yes"}]},
+    {"turns": []},
+)
+"""Conversations without a question, as ShareGPT's published files have them."""
+
+
+def test_a_conversation_without_a_question_is_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no request, and no reason to refuse the others, whose numbers and sessions have no gaps."""
+    silent = {"conversations": [{"from": "human", "value": ""}, {"from": "gpt", "value": "what is it?"}]}
+    silent["conversations"].append({"from": "human", "value": "good day"})
+    hello = {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "good day"}]}
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps([*NOTHING, silent, NOTHING[0], hello]), encoding="utf-8")
+    second, third = read_texts(path)
+    assert (second.request_id, second.session, second.prompt_length, second.wait_for) == (0, 0, 5, ())
+    assert (third.request_id, third.session, third.prompt_length, third.output_length) == (1, 1, 1, 2)
+    assert caplog.messages == [
+        f"{path}: conversations without a message of a user, left out: 6",
+        f"{path}: turns of a conversation without a token, left out: 1",
+    ]
+
+
+def test_a_file_of_nothing_but_such_conversations_holds_no_request(tmp_path: Path) -> None:
+    """X1: and the reason is told in the same line."""
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps(NOTHING), encoding="utf-8")
+    with pytest.raises(TraceError) as caught:
+        read_texts(path)
+    assert str(caught.value) == (
+        f"{path}: the file holds no request; conversations without a message of a user, left out: 5"
+    )

@@ -121,12 +121,12 @@ def replay_server_command(
         raise click.UsageError(f"--capacity {capacity} has less than two pages of {page_size}; give more.")
     opened = open_or_refuse(trace, requests, chosen)
     from pymllm.probing.clients import connect, make_http
-    from pymllm.replay.served import PlayPlan, digest_of, play, read_served
+    from pymllm.replay.served import PlayPlan, play, read_served
 
     with options.refusing():
         held = list(_bounded(opened))
         plan = PlayPlan(seed, None if serial else speed, max_running, max_tokens, minutes)
-        results = {} if keep is None else read_served(keep, digest_of(held, plan))
+        results = {} if keep is None else read_served(keep, held, plan)
         with make_http(url, timeout) as http:
             client = connect(http, api, keeps_cache=True)
             with (
