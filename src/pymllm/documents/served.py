@@ -8,13 +8,16 @@ from pymllm.instrument.documents import Document, Row
 
 KINDS = ("equal", "under way", "after evictions", "fewer", "more", "not predicted", "not told")
 """How requests differ from what was predicted, in the order in which it is looked for."""
+UNCOMPARED = ("not predicted", "not told")
+"""The kinds of which one of the two numbers is missing."""
 
 
 class ServedKind(Row, frozen=True):
-    """Requests that compare alike with what was predicted, and their tokens: hit, and predicted."""
+    """Requests with the same kind of difference, and their tokens: of prompts, hit, and predicted."""
 
     kind: str
     requests: int
+    prompt_tokens: int
     cached_tokens: int
     predicted_tokens: int
 
@@ -42,9 +45,10 @@ class ServedDifference(Row, frozen=True):
 class ServedDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay-server"):
     """The document that ``pymllm replay-server --json`` prints: a trace as a server answered it.
 
-    ``curve_tokens`` are the hits that a cache of this capacity has of these prompts and answers; what is
-    predicted of a request is less by what a server computes of a prompt that it has whole. ``late_s`` is the
-    longest that a request was sent after its time.
+    ``predicted_tokens`` and ``curve_tokens`` are of the requests that are predicted and whose hits are told,
+    ``cached_tokens`` of all. ``curve_tokens`` are the hits that a cache of this capacity has of these prompts
+    and answers; the prediction of a request is less by the tokens that a server computes of a prompt that it
+    has whole. ``late_s`` is the longest that a request was sent after its time.
     """
 
     name: str

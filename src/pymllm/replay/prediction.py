@@ -131,7 +131,8 @@ def kinds_of(predicted: Sequence[Predicted]) -> Iterator[ServedKind]:
         its = [it for it in predicted if it.kind == kind]
         if its:
             cached = sum(it.served.cached or 0 for it in its)
-            yield ServedKind(kind, len(its), cached, sum(it.tokens or 0 for it in its))
+            prompts = sum(it.request.prompt_length for it in its)
+            yield ServedKind(kind, len(its), prompts, cached, sum(it.tokens or 0 for it in its))
 
 
 def differences_in(predicted: Sequence[Predicted], most: int) -> Iterator[ServedDifference]:

@@ -350,8 +350,11 @@ def test_results_are_summed_up_by_hand() -> None:
         Predicted(request, served(0, 0.0, 16, first=0.25), 32, 32, "fewer"),
         Predicted(request, served(0, 0.0, 64, first=0.125), 32, 32, "more"),
     ]
-    kinds = [(it.kind, it.requests, it.cached_tokens, it.predicted_tokens) for it in kinds_of(its)]
-    assert kinds == [("equal", 1, 0, 0), ("fewer", 1, 16, 32), ("more", 1, 64, 32)]
+    kinds = [
+        (it.kind, it.requests, it.prompt_tokens, it.cached_tokens, it.predicted_tokens)
+        for it in kinds_of(its)
+    ]
+    assert kinds == [("equal", 1, 64, 0, 0), ("fewer", 1, 64, 16, 32), ("more", 1, 64, 64, 32)]
     assert [(it.share_at_most, it.median_s) for it in first_tokens_of(its)] == [
         (0.0, 0.5),
         (0.25, 0.25),

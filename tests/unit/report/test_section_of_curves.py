@@ -88,7 +88,8 @@ def test_an_interrupted_curve_says_so_and_the_newest_of_a_name_counts() -> None:
         "The curve in a was interrupted after 200 requests: its numbers are of a part.",
         "chat: up to 8,192 slots, requests above half the capacity are left out, at most 1 of 200: compare "
         "tokens saved there, not rates.",
-        "chat: no capacity here hits 90.0 % of the 64.0 % that an unlimited cache hits.",
+        "chat: no capacity here hits 90.0 % of the 64.0 % that an unlimited cache hits; "
+        "leave out --capacity, and capacities are chosen.",
     ]
     newer = samples.curve()
     newer["rows"] = [newer["rows"][0] | {"hit_tokens": 600}]

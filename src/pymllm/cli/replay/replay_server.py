@@ -203,7 +203,7 @@ def _document(
     kept: int,
 ) -> Any:
     """Sum up a play."""
-    from pymllm.documents.served import ServedDocument
+    from pymllm.documents.served import UNCOMPARED, ServedDocument
     from pymllm.replay.prediction import differences_in, first_tokens_of, kinds_of, predict
 
     results = sorted(done.results.values(), key=lambda it: it.request)
@@ -214,6 +214,7 @@ def _document(
         predicted = predict(by_number, answered, seed=plan.seed, page_size=page_size, capacity=capacity)
     except PymllmError as error:
         raise click.UsageError(str(error)) from error
+    compared = [it for it in predicted if it.kind not in UNCOMPARED]
     return ServedDocument(
         name=name,
         url=url,
@@ -229,8 +230,8 @@ def _document(
         kept=kept,
         prompt_tokens=sum(it.request.prompt_length for it in predicted),
         cached_tokens=sum(it.cached or 0 for it in answered),
-        predicted_tokens=sum(it.tokens or 0 for it in predicted),
-        curve_tokens=sum(it.curve_tokens for it in predicted),
+        predicted_tokens=sum(it.tokens or 0 for it in compared),
+        curve_tokens=sum(it.curve_tokens for it in compared),
         output_tokens=sum(it.produced for it in answered),
         most_at_once=done.most_at_once,
         late_s=done.late_s,

@@ -82,7 +82,7 @@ _DEMO_REQUESTS, _DEMO_TOKENS = 40, 4
     "--requests",
     type=options.whole(1, 1_000_000),
     show_default=f"60; with --demo {_DEMO_REQUESTS}, with --minutes as many as fit",
-    help="Largest number of requests; each is sent again cold.",
+    help="Largest number of requests, besides those that measure the spread; each is sent again cold.",
 )
 @click.option("--minutes", type=options.Amount(0.01, 100_000), help="Longest time, without the shrinking.")
 @click.option(
@@ -384,7 +384,7 @@ def _document(
 
     judgement, head = done.judgement, done.history.head
     reasons = dict(judgement.reasons)
-    if done.failure is not None:
+    if done.failure is not None or judgement.violation is not None:
         ended = {law: "the probe ended before" for law, why in reasons.items() if why == UNTESTED}
         reasons |= ended
     laws = tuple(
@@ -395,7 +395,8 @@ def _document(
     if done.failure is not None and verdict is not Verdict.VIOLATED:
         verdict = Verdict.UNKNOWN
     shown = done.history if done.smallest is None else done.smallest
-    violation = judgement.violation if done.smallest is None else judge(done.smallest).violation
+    told = judgement if done.smallest is None else judge(done.smallest)
+    violation = told.violation
     it = judgement.tolerance
     where = (f"--demo {demo}" if demo else url or "URL") + options_of_url
     again = None if violation is None or file is None else f"pymllm probe {where} --again {quote(file)}"
@@ -416,7 +417,7 @@ def _document(
         ),
         places=judgement.compared,
         left_out=judgement.left_out,
-        largest=judgement.largest,
+        largest=max(judgement.largest, told.largest),
         laws=laws,
         violation=None
         if violation is None

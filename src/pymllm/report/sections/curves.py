@@ -297,8 +297,14 @@ def _sum_up(document: CurveDocument) -> Iterator[str]:
     )
     found = next((row for row in rows if row.token_hit_rate >= _ENOUGH * most), None)
     if found is None:
-        yield f"{document.workload.name}: no capacity here hits {show_share(_ENOUGH)} of the {what}."
+        way = "leave out --capacity" if rows[-1].gpus is None else "give more gpus=N, or leave out --memory"
+        yield (
+            f"{document.workload.name}: no capacity here hits {show_share(_ENOUGH)} of the {what}; {way}, "
+            "and capacities are chosen."
+        )
         return
+    if found is rows[-1] and not found.ceiling_hit_rate:
+        return  # the largest one hits all that it hits itself: that says nothing
     memory = "" if found.kv_bytes is None else f" ({show(found.kv_bytes, 'bytes')})"
     gpus = "" if found.gpus is None else f" on {count_of(found.gpus, 'GPU')}"
     yield (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pymllm.documents.served import ServedDifference, ServedDocument, ServedKind, TimesToFirst
+from pymllm.documents.served import UNCOMPARED, ServedDifference, ServedDocument, ServedKind, TimesToFirst
 from pymllm.report.blocks import BAD, TERMINAL, UNKNOWN, Column, Part, Text, Tile, make_table, number
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import count_of, show, show_count, show_share
@@ -99,11 +99,18 @@ def _heading(it: ServedDocument) -> Iterator[str]:
         f"{it.answered:,} of {count_of(it.requests, 'request')} answered in {show(it.seconds, 's')}{kept}; "
         f"at most {it.most_at_once:,} at once, sent {show(it.late_s, 's')} late at most"
     )
-    rates = [
-        show_share(tokens / it.prompt_tokens if it.prompt_tokens else 0.0)
-        for tokens in (it.cached_tokens, it.predicted_tokens, it.curve_tokens)
-    ]
+    both = [kind for kind in it.kinds if kind.kind not in UNCOMPARED]
+    compared, prompts = sum(kind.requests for kind in both), sum(kind.prompt_tokens for kind in both)
+    cached = sum(kind.cached_tokens for kind in both)
+    of = f"; of {count_of(compared, 'compared request')} {_rate(cached, prompts)}"
     yield (
-        f"hit rate {rates[0]}; predicted for {count_of(it.capacity, 'slot')} in pages of {it.page_size}: "
-        f"{rates[1]}, and {rates[2]} as by pymllm curve, which computes no token again"
+        f"hit rate {_rate(it.cached_tokens, it.prompt_tokens)}{of if compared < it.answered else ''}; "
+        "predicted for "
+        f"{count_of(it.capacity, 'slot')} in pages of {it.page_size}: "
+        f"{_rate(sum(kind.predicted_tokens for kind in both), prompts)}, and "
+        f"{_rate(it.curve_tokens, prompts)} as by pymllm curve, which computes no token again"
     )
+
+
+def _rate(tokens: int, prompts: int) -> str:
+    return show_share(tokens / prompts if prompts else 0.0)
