@@ -112,6 +112,8 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
     ("bailian", frozenset({"chat_id", "parent_chat_id"}), frozenset({"hash_ids"})),
     ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
+    # A request without the header: as one of dynamo, what it depends on would be ignored.
+    ("agentic-mooncake", frozenset({"not_before_ms", "dependencies"}), frozenset({"hash_ids"})),
     (
         "dynamo",
         frozenset(
