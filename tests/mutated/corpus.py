@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+
+import msgspec
 
 from pymllm.adapters.registry import OWN, find_adapter, make_adapter
 from pymllm.documents.faults import Detection
@@ -39,11 +42,13 @@ from pymllm.probing.records import Answer, Cold, Head, Place, asks_of
 from pymllm.probing.records import History as ProbeHistory
 from pymllm.probing.records import Step as ProbeStep
 from pymllm.probing.records import dump_history as dump_probe
+from pymllm.replay.served import PlayPlan, Served, ServedHead, digest_of
 from pymllm.report.store import write_run
 from pymllm.search.kept_searches import keep_searches
 from pymllm.search.runner import verify
 from pymllm.search.tasks import VerifyPlan
 from pymllm.soak.spread_plan import ShardPlan, write_plan
+from pymllm.traces.registry import open_trace
 from tests.mutated.verbs import run
 from tests.unit.oracle.recorded import read_corpus
 from tests.unit.report import samples
@@ -52,6 +57,8 @@ from tests.unit.watching.producer import Producer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRACES = Path(__file__).parents[1] / "unit" / "traces" / "small_traces"
+TEXTS = TRACES.with_name("text_traces")
+PARTS = TRACES.with_name("ragpulse")
 VECTORS = Path(__file__).parents[2] / "vectors" / "v1"
 _EACH = 5
 """One in so many programs of the book of verdicts, which are long."""
@@ -69,7 +76,8 @@ with open(sys.argv[1], "rb") as answers:
 class Case:
     """A kind of file, good ones of it, and a command, in whose words ``@`` stands for the text of the file.
 
-    Statuses besides 2 are allowed; ``weight`` is how often the case is taken, beside the others.
+    Statuses besides 2 are allowed; ``weight`` is how often the case is taken, beside the others. ``beside``
+    are good files that lie there, too, by their names.
     """
 
     verb: str
@@ -78,6 +86,7 @@ class Case:
     words: Sequence[str]
     allowed: Sequence[int]
     weight: int
+    beside: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def make_cases(folder: Path) -> list[Case]:
@@ -224,6 +233,7 @@ def make_cases(folder: Path) -> list[Case]:
             5,
         ),
         *_cases_of_traces(),
+        Case("replay-server --keep", [_answered(folder)], "it.jsonl", _answered_words(folder), (0, 3), 6),
         Case("curve", traces, "it.jsonl", ("curve", "it.jsonl", "--page-size", "16"), (0,), 5),
     ]
 
@@ -231,7 +241,7 @@ def make_cases(folder: Path) -> list[Case]:
 def _cases_of_traces() -> Iterator[Case]:
     """Yield every verb that reads a trace, with small ones of every format."""
     small = [path.read_bytes() for path in sorted(TRACES.iterdir()) if not path.name.startswith("text")]
-    text = [path.read_bytes() for path in sorted(TRACES.iterdir()) if path.name.startswith("text")]
+    text = [path.read_bytes() for path in sorted((*TRACES.glob("text*"), *TEXTS.iterdir()))]
     inspect, write = ("trace", "inspect", "it.jsonl"), ("it.jsonl", "-o", "out.jsonl")
     sizes = ("--capacity", "8k", "--page-size", "16")
     for verb, files, words, weight in (
@@ -239,12 +249,11 @@ def _cases_of_traces() -> Iterator[Case]:
         ("replay-serial", small, ("replay-serial", "it.jsonl", *sizes), 2),
         ("trace inspect", small, inspect, 6),
         ("trace inspect --json", small, (*inspect, "--json"), 3),
-        (
-            "trace inspect of text",
-            text,
-            (*inspect, "--format", "text,tokenizer=tests.unit.traces.trace_words:encode"),
-            2,
-        ),
+        ("trace inspect --lenient", small, (*inspect, "--lenient"), 3),
+        ("trace inspect of text", text, (*inspect, "--format", _WORDS), 6),
+        ("trace inspect of arrays", [*map(_as_array, small)], inspect, 4),
+        ("trace inspect of gzip", [gzip.compress(it, mtime=0) for it in small], inspect, 3),
+        ("curve of other formats", small, ("curve", "it.jsonl", "--page-size", "16"), 4),
         ("trace convert", small, ("trace", "convert", *write, "--to", "bailian"), 3),
         ("trace convert to ours", small, ("trace", "convert", *write), 3),
         ("trace sample --fraction", small, ("trace", "sample", *write, "--fraction", "1"), 2),
@@ -252,6 +261,26 @@ def _cases_of_traces() -> Iterator[Case]:
         ("trace synthesize", small, ("trace", "synthesize", *write, "--requests", "20"), 2),
     ):
         yield Case(verb, files, "it.jsonl", words, (0,), weight)
+    folder = ("trace", "inspect", "it")
+    for path in (TRACES / f"{name}.jsonl" for name in ("mooncake", "request-trace", "agentic-mooncake")):
+        first, *rest = path.read_bytes().splitlines(keepends=True)
+        verb, beside = f"trace inspect of a folder, {path.stem}", {"it/a.jsonl": first}
+        yield Case(verb, [b"".join(rest)], "it/b.jsonl", folder, (0,), 2, beside)
+    parts = {f"it/{path.name}": path.read_bytes() for path in sorted(PARTS.iterdir())}
+    for name in ("it/0_trace.jsonl", "it/2_passages.jsonl"):
+        beside = {other: data for other, data in parts.items() if other != name}
+        yield Case(f"trace inspect of ragpulse, {name}", [parts[name]], name, folder, (0,), 3, beside)
+
+
+_WORDS = "text,tokenizer=tests.unit.traces.trace_words:encode"
+
+
+def _as_array(lines: bytes) -> bytes:
+    """Return a trace as one JSON array; one that is an object of many lines has one element."""
+    try:
+        return json.dumps([json.loads(lines)]).encode()
+    except ValueError:
+        return json.dumps([json.loads(line) for line in lines.splitlines()]).encode()
 
 
 def _probed() -> bytes:
@@ -380,6 +409,21 @@ def _kept_replay(folder: Path) -> bytes:
     ended = run([*_KEPT, "--keep", str(file)], folder)
     assert ended.status == 0, ended.errors
     return file.read_bytes()
+
+
+def _answered_words(folder: Path) -> tuple[str, ...]:
+    sizes = ("--capacity", "4k", "--page-size", "16", "--serial")
+    return ("replay-server", str(folder / "sent.jsonl"), "http://127.0.0.1:9", *sizes, "--keep", "it.jsonl")
+
+
+def _answered(folder: Path) -> bytes:
+    """Return what a server answered to a trace."""
+    (folder / "sent.jsonl").write_bytes(_trace())
+    requests = list(open_trace(folder / "sent.jsonl"))
+    ids = tuple(range(40, 45))
+    its = [Served(it.request_id, 1.0 * n, n + 0.1, n + 0.2, 512, 5, ids) for n, it in enumerate(requests)]
+    head = ServedHead(digest_of(requests, PlayPlan(speed=None)))
+    return b"".join(msgspec.json.encode(it) + b"\n" for it in (head, *its))
 
 
 def _trace() -> bytes:

@@ -132,7 +132,7 @@ def _in_line(change: Callable[[random.Random, Any], tuple[Any, str | None]]) -> 
             whole = json.loads(data)
         except (ValueError, RecursionError):
             whole = None
-        if isinstance(whole, dict):
+        if isinstance(whole, dict | list):
             return _written(*change(draw, whole), indent=draw.choice((None, 1)))
         lines = data.split(b"\n")
         # The header is one line of many, and everything hangs on it.

@@ -40,9 +40,10 @@ class Workshop:
     def try_one(self, case: Case, data: bytes) -> tuple[Ended, str | None]:
         """Run a command on a file, and say what was wrong with that."""
         self.refresh()
-        path = self.folder / case.name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
+        for name, content in {**case.beside, case.name: data}.items():
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
         text = data.decode("utf-8", "replace").replace("\0", "")
         ended = run([word.replace("@", text) if word == "@" else word for word in case.words], self.folder)
         fault = find_fault(ended, case.allowed)

@@ -80,6 +80,9 @@ def warm_up() -> None:
             "report.feeds",
             "replay.replays",
             "replay.curves",
+            "cli.replay.replay_server",
+            "replay.prediction",
+            "probing.clients",
             "workloads.engine",
             "traces.statistics",
             "traces.synthesis",
@@ -149,6 +152,8 @@ def _status_of(words: Sequence[str]) -> int:
     from pymllm.adapters.process.adapter import end_idle_programs
     from pymllm.cli import main
     from pymllm.faults import hunt
+    from pymllm.probing import clients
+    from pymllm.replay import served
     from pymllm.search import releases, runner
     from pymllm.work.workers import Workers
 
@@ -158,6 +163,8 @@ def _status_of(words: Sequence[str]) -> int:
     # The file was read by then; pip would ask the network.
     hunt.look_for_faults = look_for_nothing  # type: ignore[assignment]
     releases.list_releases = look_for_nothing  # type: ignore[assignment]
+    clients.connect = lambda http, api, **_: clients.OpenAI(http, "pymllm", "m")  # what the file has is told
+    served.play = lambda *_, results, **__: served.Play(dict(results))
     if words[0] == "verify" and "--keep" in words:  # what the file has is told; nothing is searched
         runner.run_search = look_for_nothing  # type: ignore[assignment]
         runner.shrink_findings = look_for_nothing  # type: ignore[assignment]

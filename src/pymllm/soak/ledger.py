@@ -23,6 +23,7 @@ from msgspec import Meta, Struct, field, structs
 from pymllm.documents.campaigns import Failure
 from pymllm.errors import TraceError, UsageError
 from pymllm.history.files import Config, Deviation
+from pymllm.history.operations import KINDS
 from pymllm.history.schema import schema_of
 from pymllm.text_file import cut, read_json
 from pymllm.work.shards import MOST
@@ -247,6 +248,9 @@ def _record_of(plain: Any) -> CampaignHeader | RunRecord:
         record = msgspec.convert(plain, CampaignHeader) if is_header else msgspec.convert(plain, RunRecord)
     except msgspec.ValidationError as error:
         raise ValueError(f"{'header' if is_header else 'run'}: {error}") from None
+    for place in record.places if isinstance(record, CampaignHeader) else ():
+        if place.kind not in KINDS:
+            raise ValueError(f"header: kind is {cut(repr(place.kind))}; it must be one of {', '.join(KINDS)}")
     if isinstance(record, CampaignHeader) and record.shard is not None:
         number, count = record.shard
         if not 1 <= number <= count <= MOST:

@@ -112,6 +112,8 @@ _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"hash_id_scope"}), frozenset({"requests"})),
     ("bailian", frozenset({"chat_id", "parent_chat_id"}), frozenset({"hash_ids"})),
     ("kvsim", frozenset({"block_size", "block_tokens"}), frozenset({"hash_ids"})),
+    # A request without the header: as one of dynamo, what it depends on would be ignored.
+    ("agentic-mooncake", frozenset({"not_before_ms", "dependencies"}), frozenset({"hash_ids"})),
     (
         "dynamo",
         frozenset(
@@ -245,18 +247,13 @@ def open_trace(
     lines = TraceLines(path)
     if format in (AUTO, "ragpulse") and any(it.name == ragpulse.REQUESTS for it in lines.files):
         lines = TraceLines(os.path.join(lines.place, ragpulse.REQUESTS))  # of a folder that has more
-    is_of_conversations = os.path.isdir(lines.place) and not lines.files
-    if format == AUTO:
-        format = "weka" if is_of_conversations else _detected(lines)
-    elif format != "weka" and is_of_conversations:
-        raise TraceError(lines.source, None, "the folder has no file *.jsonl")
     options = options or ReadOptions()
-    if options.turns != "ask" and not FORMATS[format].has_turns:
-        having = " and ".join(name for name, it in FORMATS.items() if it.has_turns)
-        raise UsageError(
-            f"--{options.turns} is about sessions of {having}, and {lines.source} is {format}; leave it out"
-        )
-    return Trace(lines, FORMATS[format], options, requests)
+    try:
+        chosen = _chosen(lines, format, options)
+    except BaseException:
+        lines.close()  # else a later collection warns of an open file
+        raise
+    return Trace(lines, chosen, options, requests)
 
 
 def read_requests(trace: Trace) -> list[Request]:
@@ -277,6 +274,21 @@ def replayable(trace: Trace) -> Iterator[Request]:
                 f"{request.request_id} requests with --requests",
             )
         yield request
+
+
+def _chosen(lines: TraceLines, format: str, options: ReadOptions) -> Format:
+    """Return the format of a file or folder; refuse options that it has no use for."""
+    is_of_conversations = os.path.isdir(lines.place) and not lines.files
+    if format == AUTO:
+        format = "weka" if is_of_conversations else _detected(lines)
+    elif format != "weka" and is_of_conversations:
+        raise TraceError(lines.source, None, "the folder has no file *.jsonl")
+    if options.turns != "ask" and not FORMATS[format].has_turns:
+        having = " and ".join(name for name, it in FORMATS.items() if it.has_turns)
+        raise UsageError(
+            f"--{options.turns} is about sessions of {having}, and {lines.source} is {format}; leave it out"
+        )
+    return FORMATS[format]
 
 
 def _detected(lines: TraceLines) -> str:

@@ -73,6 +73,13 @@ def test_a_shard_that_there_is_not_is_no_header(shard: tuple[int, int]) -> None:
         read_line(line)
 
 
+def test_a_place_of_a_kind_that_there_is_not_is_no_header() -> None:
+    """X1: a merge would look for its machines, and end in a traceback."""
+    line = write_line(replace(HEADER, places=(replace(PLACE, kind="zeroed_rows"),)))
+    with pytest.raises(ValueError, match=r"header: kind is 'zeroed_rows'; it must be one of slots, rows, "):
+        read_line(line)
+
+
 @pytest.mark.parametrize("name", ["number", "limit", "acts", "operations"])
 def test_a_run_has_no_fewer_than_none_of_anything(name: str) -> None:
     """X1: a line that was changed by hand would be taken off the others."""

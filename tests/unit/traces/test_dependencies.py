@@ -87,6 +87,11 @@ def test_models_share_nothing(tmp_path: Path) -> None:
         (({**HEAD, "version": 1}, ROW), ":1: not the first line: Invalid enum value 1"),
         (({**HEAD, "hash_id_scope": "play"}, ROW), ":1: not the first line: Invalid enum value 'play'"),
         (({**HEAD, "block_size": 0}, ROW), ":1: block_size is 0, must be in 1.."),
+        ((ROW,), ":1: not the first line: Object missing required field `version`"),
+        (
+            ({**ROW, "timestamp": 0, "dependencies": [after("b")]},),
+            ":1: not the first line: Object missing required field `version`",
+        ),
         ((HEAD, {**ROW, "request_id": ""}), ":2: request_id has 0 characters"),
         ((HEAD, {**ROW, "session_id": ""}), ":2: session_id has 0 characters"),
         ((HEAD, {**ROW, "not_before_ms": -1}), ":2: not_before_ms is -1.0, must be in 0.."),

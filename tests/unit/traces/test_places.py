@@ -9,11 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from pymllm.errors import TraceError
+from pymllm.errors import PymllmError, TraceError
 from pymllm.traces import lines as trace_lines
 from pymllm.traces.lines import TraceLines
+from pymllm.traces.records import ReadOptions
 from pymllm.traces.registry import open_trace
 from tests.unit.traces.trace_words import SMALL, read
 
@@ -127,3 +129,15 @@ def test_a_folder_of_lines_may_have_conversations(tmp_path: Path) -> None:
     for number, text in enumerate(line):
         (tmp_path / f"{number}.jsonl").write_bytes(text)
     assert read(tmp_path) == read(SMALL / "weka.jsonl")
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1}\n', (SMALL / "mooncake.jsonl").read_bytes()])
+def test_a_refused_file_is_closed(tmp_path: Path, content: bytes) -> None:
+    """At once, and not when its memory is collected: a file of no format, and one without deltas."""
+    path = tmp_path / "it.jsonl"
+    path.write_bytes(content)
+    before = psutil.Process().open_files()
+    with pytest.raises(PymllmError) as caught:
+        open_trace(path, options=ReadOptions(turns="deltas"))
+    assert psutil.Process().open_files() == before
+    assert str(path) in str(caught.value)
