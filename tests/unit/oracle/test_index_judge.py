@@ -170,7 +170,7 @@ def test_no_block_stands_below_itself() -> None:
     ]
     play([*lost, (StoreBlocks(1, ((5, 5),), 4), NotThere())])
     play([*lost, (StoreBlocks(1, ((5, 5),)), Done())])
-    with pytest.raises(ProgramError, match="hash 5 would stand below itself"):
+    with pytest.raises(ProgramError, match="hash 5 would be below itself"):
         play([*lost, (StoreBlocks(1, ((5, 5),), 7), NotThere())])
 
 

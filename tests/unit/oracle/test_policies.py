@@ -167,7 +167,7 @@ def test_a_policy_that_no_page_can_rank_claims_no_order(
         ("exact_lru", "fifo", "the configuration's policy is 'fifo'; the claim exact_lru needs lru"),
         ("exact_policy", "mine", "policy is 'mine'; the claim exact_policy needs one of lru, lfu, fifo"),
         ("exact_policy", None, "policy is None; the claim exact_policy"),
-        ("ranked_policy", "mine", "policy is 'mine'; who claims ranked_policy has one of lru, lfu, fifo"),
+        ("ranked_policy", "mine", "policy is 'mine'; the claim ranked_policy needs one of lru, lfu, fifo"),
     ],
 )
 def test_a_claim_that_does_not_fit_the_policy_is_no_program(claim: str, policy: Any, message: str) -> None:

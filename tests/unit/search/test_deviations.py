@@ -71,7 +71,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("[a", "it is no TOML: "),
         ("a = 3", "[a] is 3; it must be a table with law and reason"),
         ("[a]\nlaw = 'X4'", "[a]: field 'reason' is missing"),
-        ("[a]\nlaw = 'X4'\nreason = ' '", "[a]: reason is empty; say in a sentence"),
+        ("[a]\nlaw = 'X4'\nreason = ' '", "[a]: reason is empty; explain the deviation"),
         ("[a]\nlaw = 'X99'\nreason = 'r'", "[a]: "),
         ("[a]\nlaw = 'X4'\nreason = 'r'\nwhy = 'r'", "[a]"),
         (

@@ -123,7 +123,7 @@ def test_an_answer_is_compared_by_the_rules(
         (of_result(slots={"$halves": 3}), "spans are"),
         (of_result(slots={**NEW, "page": 0}), "needs the integers"),
         (of_result(slots={"$new": 1}), "needs the integers"),
-        (of_result(slots={**NEW, "but": []}), "needs what it is not"),
+        (of_result(slots={**NEW, "but": []}), "needs but, the numbers that it excludes"),
         (of_result(slots={"$set": 1}), "needs a list"),
         (of_result(error={"$any": "A"}), "needs a list"),
         ({"effects": {"$calls": {"free": "all"}}}, "a number or spans"),
