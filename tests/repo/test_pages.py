@@ -186,7 +186,7 @@ def test_the_page_of_goals_has_a_table_for_each_kind_and_its_engine() -> None:
     page = make_goals_page([*plain, *full])
     assert "| pages wait | A4 |  |  |\n" in page
     assert "| pages merge | A4, X4 | B95, B97 | `groups`, `merges`, pages of several tokens |\n" in page
-    assert "2 coverage goals." in page
+    assert "2 coverage\ngoals." in page
 
 
 @pytest.mark.usefixtures("builder")
