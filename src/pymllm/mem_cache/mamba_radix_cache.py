@@ -263,15 +263,16 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
         """
         self._guard.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
-        slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
+        length, on_host = len(key.token_ids), self._tree.keeps_pages
+        slots = read_incoming_slots(value, length, paged, self.page_size, self.pool, on_host)
         if type(priority) is not int:
             priority = as_int("priority", priority)
         track_slot = None
         if mamba_value is not None:
             track_slot = read_track_slot(mamba_value, self.mamba_pool)
-            if not paged.length or paged.length != len(key):
+            if not paged.length or paged.length != length:
                 raise ValueError(
-                    f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key "
+                    f"mamba_value comes with a key of {length} tokens: a state belongs to the end of a key "
                     f"of whole pages of {self.page_size}, at least one"
                 )
         return self._insert(self._states, paged, slots, priority, track_slot)

@@ -16,6 +16,7 @@ import torch
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.cache_events import Part
+from pymllm.mem_cache.slots.slot_store import as_tensor
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.node import RankedTreeNode, TreeNode
@@ -249,14 +250,15 @@ class RadixCache(TreeCache[TreeNode]):
         """
         self._guard.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
-        slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
-        protected = _length_within("prev_prefix_len", prev_prefix_len, len(key))
-        evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, len(key))
+        length, on_host = len(key.token_ids), self._tree.keeps_pages
+        slots = read_incoming_slots(value, length, paged, self.page_size, self.pool, on_host)
+        protected = _length_within("prev_prefix_len", prev_prefix_len, length)
+        evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, length)
         if type(priority) is not int:
             priority = as_int("priority", priority)
         if self._window is None:
             return self._insert(self._tree, paged, slots, priority)
-        result = self._insert_windowed(paged, slots, protected, evicted)
+        result = self._insert_windowed(paged, as_tensor(slots), protected, evicted)
         if self._ranked is not None and result.last_node._depth == paged.length:  # it was not refused
             self._ranked.matter(result.last_node, priority)
         return result

@@ -33,9 +33,12 @@ from pymllm.mem_cache.tree.slot_exchange import (
 _POOL = TokenToKVPoolAllocator(16, "cpu", page_size=4)
 
 
-def _read(value: Any, tokens: Any = (7, 8, 9, 7), page_size: int = 4, pool: Any = _POOL) -> torch.Tensor:
+def _read(
+    value: Any, tokens: Any = (7, 8, 9, 7), page_size: int = 4, pool: Any = _POOL, on_host: bool = False
+) -> Any:
     tokens = list(tokens)
-    return read_incoming_slots(value, len(tokens), PagedKey.of(RadixKey(tokens), page_size), page_size, pool)
+    paged = PagedKey.of(RadixKey(tokens), page_size)
+    return read_incoming_slots(value, len(tokens), paged, page_size, pool, on_host)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.uint64])
@@ -43,6 +46,23 @@ def test_any_integer_dtype_passes_as_it_is(dtype: torch.dtype) -> None:
     """X: every consumer takes any integer dtype; nothing is copied here."""
     value = torch.tensor([4, 5, 6, 7], dtype=dtype)
     assert _read(value) is value
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_tree_on_the_host_reads_slots_as_an_array_over_their_memory(dtype: torch.dtype) -> None:
+    """X5: nothing is copied here, and the tree copies what it keeps."""
+    value = torch.tensor([4, 9, 6, 7], dtype=dtype)
+    numbers = _read(value, page_size=1, on_host=True)
+    assert isinstance(numbers, np.ndarray)
+    value[1] = 5
+    assert numbers.tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint64])
+def test_a_tree_on_the_host_takes_other_integers_as_they_are(dtype: torch.dtype) -> None:
+    """X: every consumer takes any integer dtype."""
+    value = torch.tensor([4, 5, 6, 7], dtype=dtype)
+    assert _read(value, page_size=1, on_host=True) is value
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (2**63 - 4, 2**63 - 3, 2**63 - 2, 2**63 - 1)])

@@ -32,8 +32,11 @@ def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
 
 
 def move(order: VictimOrder[Aged], nodes: list[Aged], now: float) -> None:
-    """Use nodes again."""
-    order.move(nodes)
+    """Use nodes again; at odd times, a lone member as the leaf of a path."""
+    if len(nodes) == 1 and nodes[0] in order and now % 2:
+        order.move_one(nodes[0])
+    else:
+        order.move(nodes)
     for node in nodes:
         node.last_access_time = now
 

@@ -362,8 +362,8 @@ class SlotStore(ABC):
         return OwnershipError(f"slot {slot} is named more than once in one call: name each slot once")
 
 
-def as_tensor(starts: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
-    """Return the first slots of pages as a tensor, which shares their memory."""
+def as_tensor(starts: torch.Tensor | NDArray[np.integer]) -> torch.Tensor:
+    """Return slots as a tensor, which shares their memory."""
     return torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts
 
 

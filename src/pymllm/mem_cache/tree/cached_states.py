@@ -74,7 +74,8 @@ class CachedStates:
     def append(self, leaf: MambaTreeNode) -> None:
         """Add a leaf of the current access to the tree."""
         self.tree.append(leaf)
-        self.full_lru.insert_behind(leaf, self.full_lru.head)  # insert_mru asks first whether it may: 0.2 us
+        # Here and in `adopt`: insert_mru asks first whether it may, 0.2 us.
+        self.full_lru.insert_behind(leaf, self.full_lru.head)
 
     def split(self, split: Split[MambaTreeNode]) -> None:
         """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
@@ -84,12 +85,17 @@ class CachedStates:
     def stamp(self, path: Sequence[MambaTreeNode]) -> None:
         """Make the nodes of a path, and only them, the most recent (R8, M8)."""
         if path:
-            _touch(self.full_lru, path)
-            states = path
-            if path[0]._track_slot is None or path[-1]._track_slot is None:
-                states = [node for node in path if node._track_slot is not None]
-            if states:
-                _touch(self.lru, states)
+            first, last = path[0], path[-1]
+            # Equal ends: all were last used together, and stand together in both lists.
+            is_stretch = first.last_access_time == last.last_access_time
+            if is_stretch:
+                self.full_lru.touch_stretch_mru(last, first)
+            else:
+                self.full_lru.touch_path_mru(path)
+            if is_stretch and first._track_slot is not None and last._track_slot is not None:
+                self.lru.touch_stretch_mru(last, first)
+            else:
+                self.lru.touch_path_mru(path)
         self.tree.stamp(path)
 
     # -- states --------------------------------------------------------------------------------------
@@ -98,7 +104,7 @@ class CachedStates:
         """Give a state to a node of the current access that has none; its holds protect it at once (M4)."""
         node._track_slot = track_slot
         node.mamba_lock_ref = node._holds
-        self.lru.insert_mru(node)
+        self.lru.insert_behind(node, self.lru.head)
         if node.mamba_lock_ref:
             self.protected += 1
         else:
@@ -141,15 +147,6 @@ class CachedStates:
         if not node.mamba_lock_ref:
             self.evictable += 1
             self.protected -= 1
-
-
-def _touch(members: LRUList, path: Sequence[MambaTreeNode]) -> None:
-    """List members on one path, at least one, as the most recent; the caller stamps them then."""
-    first, last = path[0], path[-1]
-    if first.last_access_time == last.last_access_time:  # then all were, and stand together in the list
-        members.touch_stretch_mru(last, first)
-    else:
-        members.touch_path_mru(path)
 
 
 class StatePlan(LeafPlan[MambaTreeNode]):

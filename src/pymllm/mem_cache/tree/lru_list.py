@@ -200,8 +200,7 @@ class LRUList(OneOwner):
         For those who know that: the nodes of a path that were last used together stand together. Cost: O(1),
         of which a path of 1,000 nodes is one. Law: M8.
         """
-        if getattr(self.head, self._next) is not newest:
-            self._move(newest, oldest, self.head)
+        self._move(newest, oldest, self.head)
 
     def insert_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
         """Insert ``node``, which is in no list of this mode, behind a member or the head."""
@@ -274,22 +273,26 @@ def _cut_state(node: MambaTreeNode) -> None:
 
 def _move_any(newest: MambaTreeNode, oldest: MambaTreeNode, newer: MambaTreeNode) -> None:
     """Link a stretch of members behind ``newer``, which is not one of them, and those around it together."""
+    older = newer.next
+    if older is newest:
+        return
     before, after = newest.prev, oldest.next
     assert before is not None
     assert after is not None
-    before.next, after.prev = after, before
-    older = newer.next
     assert older is not None
+    before.next, after.prev = after, before
     newer.next, newest.prev = newest, newer
     older.prev, oldest.next = oldest, older
 
 
 def _move_states(newest: MambaTreeNode, oldest: MambaTreeNode, newer: MambaTreeNode) -> None:
+    older = newer.mamba_next
+    if older is newest:
+        return
     before, after = newest.mamba_prev, oldest.mamba_next
     assert before is not None
     assert after is not None
-    before.mamba_next, after.mamba_prev = after, before
-    older = newer.mamba_next
     assert older is not None
+    before.mamba_next, after.mamba_prev = after, before
     newer.mamba_next, newest.mamba_prev = newest, newer
     older.mamba_prev, oldest.mamba_next = oldest, older

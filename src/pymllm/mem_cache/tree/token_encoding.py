@@ -25,6 +25,8 @@ _LITTLE_U32: Final = np.dtype("<u4")
 _LITTLE_I32: Final = np.dtype("<i4")
 _INT64: Final = np.dtype(np.int64)
 _WIDE: Final = np.dtype(np.uint64)
+_ARRAY: Final = np.ndarray
+_UINTC: Final = np.dtype(np.uintc)
 _SHORT: Final = 4096 if np.lib.NumpyVersion(np.__version__) >= "2.4.0" else -1
 """Tokens up to which a cast that checks is quicker than to look for the largest; before 2.4 there is none."""
 _LONG: Final = 16_384  # tokens: from here on a second copy costs more than a `BytesIO`
@@ -39,11 +41,11 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
     ``array("I", list)`` is the fastest conversion of a list that checks the range: 0.7 ms for 131,072 tokens,
     where NumPy takes 2.1 ms and ``struct`` 1.7 ms. A CUDA tensor is copied to the host first. Laws: K1, H1.
     """
-    if type(token_ids) is np.ndarray:
+    if type(token_ids) is _ARRAY:
         ids = token_ids
     elif isinstance(token_ids, array):
-        is_wide = token_ids.typecode == "q" and token_ids
-        ids = np.frombuffer(token_ids, _INT64) if is_wide else np.asarray(token_ids)
+        is_wide = token_ids.typecode == "q"
+        ids = _ARRAY(len(token_ids), _INT64, token_ids) if is_wide else np.asarray(token_ids)
     elif isinstance(token_ids, (list, tuple)):
         raw, width = _encode_sequence(token_ids)
         surplus = len(token_ids) % page_size
@@ -58,11 +60,14 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
             "give a list, tuple, array.array, NumPy array or tensor of integers"
         )
     if ids.dtype is _INT64 and ids.ndim == 1 and ids.size <= _SHORT:
-        # Here rather than below, where everything else is: 0.2 us less for each short key of a server.
-        try:  # noqa: SIM105 - a context manager takes as long as half of this
-            ids = ids.astype(_LITTLE_U32, casting="same_value")
+        # Here rather than below, where everything else is, and to the end: 0.3 us less for each short key.
+        try:
+            raw = ids.astype(_LITTLE_U32, casting="same_value").tobytes()
         except ValueError:
             pass  # said below, with the number
+        else:
+            surplus = len(raw) % (BYTES_PER_ID * page_size)
+            return (raw[:-surplus] if surplus else raw), 1
     if ids.dtype is not _LITTLE_U32 or ids.ndim != 1:
         return _encode_array(ids, page_size), 1
     surplus = ids.size % page_size
@@ -171,7 +176,7 @@ def _pack(ids: list[Any] | tuple[Any, ...], width: int) -> bytes:
         raise next(fault for fault in faults if fault) from None
     # A bool packs as 0 or 1, so only those are looked at: 0.5 us for 64 tokens, 5.5 us for 131,072 (the
     # minimum), where the types of all elements would take 1.4 us and 2.5 ms.
-    numbers = np.frombuffer(packed, np.uintc)
+    numbers = _ARRAY(len(packed), _UINTC, packed)
     if numbers.item(numbers.argmin()) <= 1:
         _refuse_flags(ids, np.flatnonzero(numbers <= 1).tolist(), width)
     return packed.tobytes() if _IS_NATIVE else numbers.astype(_LITTLE_U32).tobytes()

@@ -19,11 +19,18 @@ from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, Ins
 from pymllm.mem_cache.cache_events import CacheEvent, EventLog, Part
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.page_owners import Owner, PageOwners
+from pymllm.mem_cache.slots.slot_store import as_tensor
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
 from pymllm.mem_cache.tree.node import BaseTreeNode
 from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree, RankedTree
-from pymllm.mem_cache.tree.slot_exchange import SHORTAGES, copy_for_tree, counts_in_pages, return_what_is_left
+from pymllm.mem_cache.tree.slot_exchange import (
+    SHORTAGES,
+    Slots,
+    copy_for_tree,
+    counts_in_pages,
+    return_what_is_left,
+)
 from pymllm.mem_cache.tree.victims import Victims
 
 NodeT = TypeVar("NodeT", bound=BaseTreeNode)
@@ -263,7 +270,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     # -- inserts -------------------------------------------------------------------------------------
 
     def _insert(
-        self, layer: Any, paged: PagedKey, slots: torch.Tensor, priority: int, track_slot: int | None = None
+        self, layer: Any, paged: PagedKey, slots: Slots, priority: int, track_slot: int | None = None
     ) -> InsertResult:
         """Add the uncached part of a key, and a state, if given, at its end if that node has none.
 
@@ -284,7 +291,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
             adopted = ((walk.length, paged.length),)
         exists = track_slot is not None and getattr(last, "_track_slot", None) is not None
         if self._owner is not None:
-            adoption = self._owner.prepare(slots, adopted)
+            adoption = self._owner.prepare(as_tensor(slots), adopted)
             if track_slot is not None and not exists:
                 self._owner.refuse_state(track_slot, layer.lru)
         result = InsertResult(walk.length, last, exists, adopted)
