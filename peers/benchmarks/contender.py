@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -208,3 +209,33 @@ class StateSlotPeer(Peer):
     @abstractmethod
     def without_slot(self) -> np.ndarray[Any, Any]:
         """List the blocks without a slot."""
+
+
+class StateCopyPeer(Peer):
+    """An allocator of slots for states, beside live states and output buffers: what it copies.
+
+    ``rows`` slots, requests and states of the output, of 17.5 KiB each: a small model's four layers.
+    """
+
+    LAYERS, CONV, SSM = 4, (64, 3), (4, 16, 16)
+
+    def __init__(self, rows: int) -> None:
+        context = self.make_context(rows)
+        context.mamba_metadata = SimpleNamespace(
+            request_to_mamba_state_idx=torch.arange(rows - 1, -1, -1, dtype=torch.int32)
+        )
+        context.mamba_conv_states = torch.randn(self.LAYERS, rows, *self.CONV).to(torch.bfloat16)
+        context.mamba_ssm_states = torch.randn(self.LAYERS, rows, *self.SSM)
+        form = rows, self.LAYERS, self.CONV, self.SSM, torch.bfloat16, torch.float32
+        self.slots = slots = self.allocator()(context, *form)
+        self.live = context.mamba_conv_states, context.mamba_ssm_states
+        self.output = slots.intermediate_conv_out.normal_(), slots.intermediate_ssm_out.normal_()
+        self.cached = slots.conv_states, slots.ssm_states
+
+    @abstractmethod
+    def make_context(self, rows: int) -> Any:
+        """Make a context with a block allocator."""
+
+    @abstractmethod
+    def allocator(self) -> type[Any]:
+        """Return the class of the allocator, whose copies have the same names in every package."""

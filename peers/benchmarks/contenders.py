@@ -29,6 +29,7 @@ CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
     ),
     "hybrid": (own.OwnHybrid, sglang.SglangHybridPeer, sglang.SglangRustHybridPeer, mllm.MllmHybridPeer),
     "states": (own.OwnStateSlots, megatron.MegatronStateSlots),
+    "state-copies": (own.OwnStateCopies, megatron.MegatronStateCopies),
 }
 
 

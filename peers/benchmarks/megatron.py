@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from peers.benchmarks.contender import CheckoutPeer, SlotPeer, StateSlotPeer, Unavailable
+from peers.benchmarks.contender import CheckoutPeer, SlotPeer, StateCopyPeer, StateSlotPeer, Unavailable
 from pymllm_peers.checkouts import Checkout
 from pymllm_peers.megatron.blocks import MegatronContext
 from pymllm_peers.megatron.package import load_megatron as load_module
@@ -131,6 +131,20 @@ class MegatronStateSlots(_OfCheckout, StateSlotPeer):
 
     def without_slot(self) -> np.ndarray[Any, Any]:
         return np.flatnonzero(self.slots.block_to_slot.numpy()[:-1] < 0)
+
+
+class MegatronStateCopies(_OfCheckout, StateCopyPeer):
+    """``MambaSlotAllocator``."""
+
+    def make_context(self, rows: int) -> Any:
+        context = make_blocks(1).context
+        context.max_requests = rows
+        context.max_mamba_intermediate_states_per_step = 3 * rows
+        return context
+
+    def allocator(self) -> type[Any]:
+        made: type[Any] = load_slots().MambaSlotAllocator
+        return made
 
 
 def make_blocks(count: int) -> Any:

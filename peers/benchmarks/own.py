@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from peers.benchmarks.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, StateSlotPeer
+from peers.benchmarks.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, StateCopyPeer, StateSlotPeer
 from pymllm.core.inference.contexts import KVBlockAllocator, MambaSlotAllocator
 from pymllm.instrument.peer_comparison import OURS
 from pymllm.mem_cache import GDNPool, MambaRadixCache, RadixCache, RadixKey, TokenToKVPoolAllocator
@@ -159,6 +159,21 @@ class OwnStateSlots(StateSlotPeer):
 
     def without_slot(self) -> np.ndarray[Any, Any]:
         return np.flatnonzero(self.slots.block_to_slot.numpy()[:-1] < 0)
+
+
+class OwnStateCopies(StateCopyPeer):
+    """`MambaSlotAllocator`."""
+
+    NAME: ClassVar[str] = OURS
+    PACKAGE: ClassVar[str] = "pymllm"
+
+    def make_context(self, rows: int) -> Any:
+        context = SimpleNamespace(max_requests=rows)
+        context.kv_block_allocator = KVBlockAllocator(context, 2)
+        return context
+
+    def allocator(self) -> type[Any]:
+        return MambaSlotAllocator
 
 
 def shuffled(count: int, seed: int) -> list[int]:

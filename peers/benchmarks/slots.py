@@ -1,4 +1,4 @@
-"""T5: giving slots back and taking others, in a large pool that is in use; T7: slots for states of blocks."""
+"""T5: slots given back and taken in a large pool in use; T7: slots for states of blocks, and their copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peers.benchmarks.contender import SlotPeer, StateSlotPeer
+from peers.benchmarks.contender import SlotPeer, StateCopyPeer, StateSlotPeer
 from peers.benchmarks.scenario import Clock, Contest, Limit, Scenario
 
 SIZE = 1 << 20
@@ -123,6 +123,58 @@ def two_scatters(clock: Clock, scale: float, batch: int) -> Contest:
     return Limit(clock, work)
 
 
+ROWS = 1_024
+
+
+class StateCopies(Contest):
+    """T7: states go into slots, from the output of a step (commit) or from live requests (store)."""
+
+    def __init__(self, peer: type[StateCopyPeer], clock: Clock, scale: float, batch: int, act: str) -> None:
+        super().__init__(clock)
+        self.draw = random.Random(7)
+        self.batch, self.act = batch, act
+        self.pool = peer(ROWS)
+        self.last: tuple[list[int], list[int]] = [], []
+
+    def sample(self) -> float:
+        self.last = rows, slots = [self.draw.sample(range(ROWS), self.batch) for _ in range(2)]
+        pool = self.pool.slots
+        begun = self.now()
+        if self.act == "commit":
+            pool._copy_intermediate_to_cache(rows, slots)
+        else:
+            pool.store_from_live_batch(slots, rows)
+        return (self.now() - begun) / 1e3
+
+    def holds(self) -> bool:
+        rows, slots = self.last
+        sources = self.pool.output
+        if self.act == "store":
+            sources, rows = self.pool.live, [ROWS - 1 - row for row in rows]
+        pairs = zip(self.pool.cached, sources, strict=True)
+        return all(torch.equal(cached[:, slots], source[:, rows]) for cached, source in pairs)
+
+
+def four_calls(clock: Clock, scale: float, batch: int) -> Contest:
+    """Gather and write the rows of both buffers by torch, with indices that are tensors already."""
+    made = StateCopyPeer
+    buffers = [
+        (
+            torch.zeros(made.LAYERS, ROWS, *shape, dtype=dtype),
+            torch.zeros(made.LAYERS, ROWS, *shape, dtype=dtype),
+        )
+        for shape, dtype in ((made.CONV, torch.bfloat16), (made.SSM, torch.float32))
+    ]
+    draw = random.Random(7)
+    read, write = (torch.tensor(draw.sample(range(ROWS), batch)) for _ in range(2))
+
+    def work() -> None:
+        for source, target in buffers:
+            target.index_copy_(1, write, source.index_select(1, read))
+
+    return Limit(clock, work)
+
+
 def scenarios() -> Iterator[Scenario]:
     for piece, page_size, target, accepted, because in (
         (1, 1, 8.0, 2.4, AN_OBJECT),
@@ -167,6 +219,25 @@ def scenarios() -> Iterator[Scenario]:
                 kind="states",
                 contest=functools.partial(StateSlots, batch=batch, act=act),
                 limit=functools.partial(two_scatters, batch=batch),
+                rounds=300,
+                burst=10,
+                seconds=2.0,
+            )
+    for act, title, targets in (
+        ("commit", "states of the output into {:,} slots", (15.0, 400.0, 25_000.0)),
+        ("store", "live states of requests into {:,} slots", (30.0, 400.0, 25_000.0)),
+    ):
+        for batch, target in zip((1, 64, 1024), targets, strict=True):
+            yield Scenario(
+                id=f"T7-{act}-{batch}",
+                title=title.format(batch),
+                unit="us",
+                statistic="median",
+                target=target,
+                limit_of="torch's four calls, indices being there",
+                kind="state-copies",
+                contest=functools.partial(StateCopies, batch=batch, act=act),
+                limit=functools.partial(four_calls, batch=batch),
                 rounds=300,
                 burst=10,
                 seconds=2.0,

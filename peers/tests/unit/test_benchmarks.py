@@ -41,7 +41,7 @@ def test_every_scenario_of_the_table_is_there() -> None:
     "id",
     [
         "T1b-p16", "T1c-p1", "T2-p64", "T2-list-p1", "T4-2k", "T4-all-20k", "T5-128", "T5-64-p64",
-        "T6a-insert", "T6a-leaf", "T6b-match", "T7-evict-64",
+        "T6a-insert", "T6a-leaf", "T6b-match", "T7-evict-64", "T7-commit-64", "T7-store-1",
     ],
 )  # fmt: skip
 def test_a_scenario_is_played_and_checks_what_came_of_it(id: str) -> None:

@@ -14,6 +14,7 @@ from pymllm.mem_cache.arguments import INTEGER_DTYPES, refuse_masked
 
 _INT64: Final = np.dtype(np.int64)
 _LARGEST: Final = np.iinfo(np.int64).max
+_FEW: Final = 16
 _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
@@ -58,11 +59,19 @@ def host_integers(
         array = array.astype(np.int64)
     if array.ndim != 1:
         array = array.reshape(-1)
-    # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
-    if stop is not None and array.size and _UNSIGNED_MAX(array.view(np.uint64)) >= stop:
+    if stop is not None and is_outside(array, stop):
         wrong = array[(array < 0) | (array >= stop)]
         raise IndexError(f"{name} has {wrong[0]}, outside 0..{stop - 1}")
     return array
+
+
+def is_outside(numbers: NDArray[np.int64], stop: int) -> bool:
+    """Tell whether any number is outside ``0 .. stop - 1``. Cost: O(n)."""
+    if numbers.size <= _FEW:
+        few = numbers.tolist()  # 0.3 us for one, 0.65 for 16; a reduction takes 0.9
+        return bool(few) and not (min(few) >= 0 and max(few) < stop)
+    # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
+    return bool(_UNSIGNED_MAX(numbers.view(np.uint64)) >= stop)
 
 
 def _refuse_beyond_int64(name: str, values: Any) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.block_slots import BlockSlots
-from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
+from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers, is_outside
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, make_zeros
 from pymllm.mem_cache.kernels.fused_rows import make_fused
@@ -22,6 +22,7 @@ MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
 
 _Numbers: TypeAlias = NDArray[np.int64] | torch.Tensor
 _Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+_Form: TypeAlias = tuple[int, torch.Size, torch.dtype, torch.device]
 
 
 def copy_rows(
@@ -46,6 +47,44 @@ def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
     return bit_view(source).index_select(1, read)
 
 
+class Buffers(NamedTuple):
+    """A pair of buffers with a row of each for a state: conv and SSM states, all layers."""
+
+    states: _Pair
+    """``[layers, rows, ...]`` each."""
+    bits: tuple[NDArray[Any], NDArray[Any]] | None
+    """The same memory as integers in NumPy; None on a device."""
+
+    @classmethod
+    def of(cls, conv: torch.Tensor, ssm: torch.Tensor) -> Buffers:
+        """View two buffers of the same device. Cost: O(1)."""
+        on_host = conv.is_cpu
+        return cls((conv, ssm), (bit_view(conv).numpy(), bit_view(ssm).numpy()) if on_host else None)
+
+
+def copy_host_rows(
+    sources: Sequence[NDArray[Any]],
+    read: NDArray[np.int64],
+    targets: Sequence[NDArray[Any]],
+    write: NDArray[np.int64],
+) -> None:
+    """Copy rows as `copy_rows` does, between different buffers on the CPU.
+
+    Nothing is gathered, so no memory can be missing, and a large batch goes through the processor's caches
+    once. With 17 KiB in four layers one state takes 4 us, 64 take 240 and 1,024 take 21 ms, where torch takes
+    29, 530 and 30. Laws: C7, X2.
+    """
+    pairs = list(zip(read.tolist(), write.tolist(), strict=True))
+    for source, target in zip(sources, targets, strict=True):
+        for row, place in pairs:
+            target[:, place] = source[:, row]
+
+
+def _form(states: torch.Tensor) -> _Form:
+    """Return all that live states and cached ones have in common."""
+    return states.shape[0], states.shape[2:], states.dtype, states.device
+
+
 class LiveStates:
     """Find live states through a context.
 
@@ -57,15 +96,15 @@ class LiveStates:
     def __init__(self, context: Any, conv_states: torch.Tensor, ssm_states: torch.Tensor) -> None:
         self._context = context
         self._cached = {"mamba_conv_states": conv_states, "mamba_ssm_states": ssm_states}
+        self._forms = _form(conv_states), _form(ssm_states)
 
-    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def buffers(self) -> _Pair:
         """Return the conv and the SSM buffer of the context."""
         conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
-        for (name, cached), live in zip(self._cached.items(), (conv, ssm), strict=True):
+        for (name, cached), wanted, live in zip(self._cached.items(), self._forms, (conv, ssm), strict=True):
             if not isinstance(live, torch.Tensor):
                 raise TypeError(f"{name} must be a tensor, got {type(live).__name__}")
-            wanted = (cached.shape[0], *cached.shape[2:], cached.dtype, cached.device)
-            if (*live.shape[:1], *live.shape[2:], live.dtype, live.device) != wanted:
+            if live.ndim < 2 or _form(live) != wanted:
                 raise ValueError(
                     f"{name} is {list(live.shape)} {live.dtype} on {live.device}, the cached states are "
                     f"{list(cached.shape)} {cached.dtype} on {cached.device}; only the rows may differ"
@@ -85,7 +124,7 @@ class LiveStates:
             return found.to(self._cached["mamba_conv_states"].device, torch.int64)  # pragma: needs cuda
         numbers = host_array(table)[asked].astype(np.int64)
         known = self._context.mamba_conv_states.shape[1]
-        if numbers.size and numbers.view(np.uint64).max() >= known:
+        if is_outside(numbers, known):
             wrong = int(np.argmax((numbers < 0) | (numbers >= known)))
             raise UsageError(
                 f"request {asked[wrong]} has no live state: its row of {known} is {numbers[wrong]}"
@@ -147,8 +186,9 @@ class SlotStates(BlockSlots):
         self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
         self.intermediate_conv_out = self._zeros(self.max_intermediate_count, conv, conv_dtype)
         self.intermediate_ssm_out = self._zeros(self.max_intermediate_count, ssm, ssm_dtype)
-        self._states = self.conv_states, self.ssm_states
-        self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=False))
+        self._cached = Buffers.of(self.conv_states, self.ssm_states)
+        self._output = Buffers.of(self.intermediate_conv_out, self.intermediate_ssm_out)
+        self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._cached.states, within=False))
         self.is_fused = self._fused is not None
         self._live = LiveStates(context, self.conv_states, self.ssm_states)
 
@@ -230,7 +270,7 @@ class SlotStates(BlockSlots):
         live = self._live.buffers()
         rows = self._live.rows(request_indices)
         check_as_many("slots", targets, len(rows), "requests")
-        self._move(live, rows, self._states, targets)
+        self._move(Buffers.of(*live), rows, self._cached, targets)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         """Copy the cached state of a block into the live state of a request, all layers.
@@ -268,7 +308,7 @@ class SlotStates(BlockSlots):
         live = self._live.buffers()
         if slot < 0:
             return False
-        self._move(self._states, np.array([slot]), live, row)
+        self._move(self._cached, np.array([slot]), Buffers.of(*live), row)
         return True
 
     def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
@@ -297,16 +337,20 @@ class SlotStates(BlockSlots):
         sources = host_integers("src_offsets", src_offsets, self.max_intermediate_count)
         targets = self._as_slots(slots)
         check_as_many("slots", targets, sources.size, "rows")
-        self._move((self.intermediate_conv_out, self.intermediate_ssm_out), sources, self._states, targets)
+        self._move(self._output, sources, self._cached, targets)
 
-    def _move(self, sources: _Pair, read: _Numbers, targets: _Pair, write: _Numbers) -> None:
+    def _move(self, sources: Buffers, read: _Numbers, targets: Buffers, write: _Numbers) -> None:
         """Copy rows between buffers, by one launch where that can be."""
         if self._fused is not None:
             rows = self._as_rows(read), self._as_rows(write)
-            if self._fused.copy(len(read), sources, rows[0], targets, rows[1]):
+            if self._fused.copy(len(read), sources.states, rows[0], targets.states, rows[1]):
                 return
-        if len(read):
-            copy_rows(sources, self._as_index(read), targets, self._as_index(write))
+        if not len(read):
+            return
+        if sources.bits is not None and targets.bits is not None:
+            copy_host_rows(sources.bits, host_array(read), targets.bits, host_array(write))
+        else:
+            copy_rows(sources.states, self._as_index(read), targets.states, self._as_index(write))
 
     def _as_rows(self, numbers: _Numbers) -> Rows:
         """Leave the number of one row that the host knows to the launch, and bring others to the device."""

@@ -69,6 +69,17 @@ def test_integers_come_as_one_dimension_of_int64(values: Any) -> None:
     assert numbers.tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 100])
+@pytest.mark.parametrize("wrong", [-1, 200, -(2**63), 2**63 - 1])
+def test_the_first_number_outside_is_named(count: int, wrong: int) -> None:
+    """X1: however many there are, of which few are looked at by other means than many."""
+    numbers = list(range(count))
+    assert host_integers("ids", numbers, 200).tolist() == numbers
+    numbers[-1] = wrong
+    with pytest.raises(IndexError, match=rf"^ids has {wrong}, outside 0\.\.199$"):
+        host_integers("ids", numbers, 200)
+
+
 class Foreign(enum.Enum):
     """Another engine's enumeration."""
 

@@ -10,6 +10,7 @@ import torch
 
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import UsageError
+from tests.far_device import Apart
 from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
@@ -154,6 +155,25 @@ def test_live_states_may_lie_apart(
     assert context.slots.restore_to_live(2, 6)
     for states in expected[:2]:
         states[:, 1] = states[:, 0]
+    assert_same(all_bits(context, read_bits), expected)
+
+
+def test_states_on_a_device_are_copied_there(
+    make_context: MakeContext, read_bits: ReadBits, apart: Apart
+) -> None:
+    """C7, issue 5: the same copies, and nothing waits for the device."""
+    device, count = apart
+    context = make_context(device=device)
+    slots = context.slots.allocate_slots_batch([5, 6])
+    expected = all_bits(context, read_bits)
+    context.slots.store_from_live_batch(slots, [1, 3])  # a GPU's first pinned memory is mapped here
+    with count() as waits:
+        context.slots.store_from_live_batch(slots, [1, 3])
+        context.slots._copy_intermediate_to_cache([7], slots[:1])
+    assert waits == []
+    for cached, live, output in zip(expected[2:4], expected[:2], expected[4:], strict=True):
+        cached[:, slots] = live[:, [2, 0]]
+        cached[:, slots[0]] = output[:, 7]
     assert_same(all_bits(context, read_bits), expected)
 
 

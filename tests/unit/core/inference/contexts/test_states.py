@@ -11,9 +11,11 @@ import torch
 
 from pymllm.core.inference.contexts import slot_states
 from pymllm.core.inference.contexts.slot_states import (
+    Buffers,
     LiveStates,
     as_state,
     as_state_shape,
+    copy_host_rows,
     copy_rows,
     gather_rows,
 )
@@ -39,6 +41,11 @@ def test_rows_are_copied_bit_for_bit(
     expected = torch.zeros_like(found)
     expected[:, [1, 3]] = source.cpu().view(torch.uint8).reshape(2, 5, -1)[:, [4, 0]]
     assert torch.equal(found, expected)
+    pair = Buffers.of(source, target.zero_())
+    assert (pair.bits is None) == (device.type != "cpu")
+    if pair.bits is not None:
+        copy_host_rows(pair.bits[:1], read.numpy(), pair.bits[1:], write.numpy())
+        assert torch.equal(target.view(torch.uint8).reshape(2, 4, -1), expected)
 
 
 def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
