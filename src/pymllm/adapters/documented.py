@@ -266,7 +266,10 @@ class GivenCache(Given, OwnPrefixCache):
         return _Told(self._made, self.config.get("retains") is not False)
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
-        """Climb from a node to the root where nodes are documented ones; or else believe the answer."""
+        """Return the length of a node's path in tokens: by climbing to the root, or as the match answered.
+
+        Only nodes with the documented attributes can be climbed.
+        """
         root = getattr(self._made, "root_node", None)
         if root is not None and hasattr(node, "parent") and hasattr(node, "key"):
             return path_length(root, node, key)

@@ -108,7 +108,10 @@ class RecordingStatePool(Recorder):
 
 
 def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
-    """Wrap any allocator, with ``free_swa`` and ``free_pages`` only if it has them: caches look."""
+    """Wrap an allocator so that its calls are recorded.
+
+    The wrapper has ``free_swa`` and ``free_pages`` only if the allocator has them: caches look for them.
+    """
     if hasattr(inner, "free_swa"):
         return (RecordingPagedSWAPool if hasattr(inner, "free_swa_pages") else RecordingSWAPool)(
             inner, record

@@ -184,7 +184,7 @@ class OwnTree(OwnPrefixCache):
         return node is self.cache.root_node or node._owner is self.cache._tree.epoch
 
     def node_length(self, node: Any, key: ops.Key) -> int:
-        """Climb from a node to the root."""
+        """Return the length of a node's path in tokens, by climbing to the root."""
         return path_length(self.cache.root_node, node, key)
 
     # -- holds and hashes ------------------------------------------------------------------------------

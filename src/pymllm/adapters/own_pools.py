@@ -431,7 +431,7 @@ class GDNStates(OwnPool):
 
 
 class KeysAndHashes(OwnPool):
-    """`RadixKey`, `hash_token_ids`, `hash_to_int64` and `hash_bytes`; there is nothing to build."""
+    """The adapter of `RadixKey`, `hash_token_ids`, `hash_to_int64` and `hash_bytes`, which builds no pool."""
 
     KIND = "hashes"
     MALFORMED: ClassVar[Calls] = {

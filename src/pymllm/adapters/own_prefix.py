@@ -209,7 +209,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         ]
 
     def audit_pool(self) -> tuple[str, ...]:
-        """Check the pool's trackers, and the table between its halves; ids of the laws about them."""
+        """Check the pool's trackers and the table between its halves; return the ids of the checked laws."""
         if self.pool is None or not self.is_touched:
             return ()
         if isinstance(self.pool.inner, SWATokenToKVPoolAllocator):

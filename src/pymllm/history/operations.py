@@ -546,11 +546,11 @@ class Merge(_Operation, frozen=True):
 
 
 class BeginGroup(_Operation, frozen=True):
-    """Collect the frees that follow (A6)."""
+    """Begin a group of frees, which take effect together at its end (A6)."""
 
 
 class EndGroup(_Operation, frozen=True):
-    """Carry out the frees since `BeginGroup` (A6)."""
+    """End a group: carry out all frees since `BeginGroup` (A6)."""
 
 
 # -- transfers --

@@ -380,7 +380,7 @@ class CacheEvent(Record, frozen=True):
 
 
 class ToldEvents(_Result, frozen=True):
-    """Answer of `pymllm.history.operations.TakeEvents`: in order."""
+    """The answer of `pymllm.history.operations.TakeEvents`: events, oldest first."""
 
     events: tuple[CacheEvent, ...]
 

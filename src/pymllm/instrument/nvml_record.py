@@ -147,7 +147,7 @@ class CurveRecorder:
         self.last: int | None = None
 
     def add(self, seconds: float, used: int) -> None:
-        """Take a sample of bytes at seconds since the start, later than those before."""
+        """Add a sample: bytes in use, and seconds since the start, which must not go back."""
         self.first = used if self.first is None else self.first
         self.last = used
         if self._taken % self._stride == 0:

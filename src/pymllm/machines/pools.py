@@ -119,7 +119,10 @@ class BufferMachine(PoolMachine):
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
-        """Write with one mistake; a wrong slot comes last, so that a write which starts first shows."""
+        """Write with one mistake.
+
+        A wrong slot comes last: a pool that writes before it has checked all slots is then seen.
+        """
         source = random.Random(seed)
         slots = self._slots(source, tokens, 0)
         layer = {0: -1, 1: self.model.layers}.get(twist, 0)

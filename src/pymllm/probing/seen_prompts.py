@@ -1,4 +1,4 @@
-"""The prompts that a namespace has seen, and the longest prefix of another prompt among them."""
+"""The prompts of a namespace, searched for the longest prefix that they share with a new prompt."""
 
 from __future__ import annotations
 

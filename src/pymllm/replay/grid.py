@@ -76,7 +76,7 @@ def replay(
 
 
 def is_grid(plans: Sequence[ReplayPlan]) -> bool:
-    """Tell whether plans have several sizes or policies, and therefore ceilings."""
+    """Tell whether plans have several sizes or policies; their table then has ceilings, too."""
     return len(plans) > 1 or len(plans[0].eviction_policies) > 1
 
 

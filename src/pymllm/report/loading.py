@@ -75,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file of a folder that looks like a run, or is named like one, and could not be read."""
+    """A file that has the form or the name of a run, and could not be read."""
 
     source: str
     reason: str

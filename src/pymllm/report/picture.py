@@ -211,7 +211,7 @@ def _tree_of(model: KindModel, freed: Collection[int] = frozenset()) -> list[_No
 
 
 def _seen_tree(model: KindModel, outcome: Outcome) -> tuple[str, list[_Node]] | None:
-    """Return the tree after a violation, as far as its outcome shows it, and the source of that knowledge."""
+    """Return the tree after a violation, if the outcome shows it, and a note on its source."""
     if isinstance(outcome.result, Inspected):
         return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
     freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}

@@ -79,7 +79,7 @@ def play_shard(
 
 
 def count_searches(plan: VerifyPlan) -> int:
-    """Count the first searches of a plan; raises as `begin`."""
+    """Count the first searches of a plan; it raises the errors of `begin`."""
     with Workers(plan.jobs, plan.timeout) as workers:
         return len(begin(plan, SearchCarrier(workers))[1])
 

@@ -48,7 +48,7 @@ class BlockNumbers:
         return found
 
     def number_of(self, name: Hashable) -> int:
-        """Return the number of one block, by any name that is no number."""
+        """Return the number of a block whose name is a string or another value, not a number."""
         self._learn()
         number = self._sparse.get(name)
         if number is None:

@@ -391,7 +391,7 @@ _NOTHING = object()
 
 
 def _split(effects: Sequence[Effect], name: str) -> tuple[Effect, ...]:
-    """Split an effect's calls of a name into calls of one slot each."""
+    """Replace each call ``name`` of several slots by one call for each slot."""
     split: list[Effect] = []
     for effect in effects:
         split += [Effect(name, (slot,)) for slot in effect.slots] if effect.call == name else [effect]

@@ -290,7 +290,7 @@ class SimulatedRecurrent:
         self._write(rows, self._recurrence.step(self._read(rows), inputs))
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
-        """Read the states of rows, the buffers side by side."""
+        """Return the states of rows: the columns of all buffers, one buffer after the other."""
         return np.concatenate([buffer.read(rows) for buffer in self._buffers], axis=1)
 
     def _write(self, rows: np.ndarray, values: np.ndarray) -> None:

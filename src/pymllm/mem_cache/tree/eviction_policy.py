@@ -182,7 +182,7 @@ class SLRU:
 
 
 class LogLFU:
-    """Hits by powers of two: what has none goes first, then 1, 2 or 3, 4 to 7, each part by recency."""
+    """The policy that evicts by hits in powers of two: none, 1, 2 or 3, 4 to 7; equals by recency."""
 
     name: ClassVar[str] = "log-lfu"
 

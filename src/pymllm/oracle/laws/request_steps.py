@@ -213,7 +213,7 @@ def _no_step_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) ->
 
 @admission_succeeds_where_there_is_room.on(RunStep, fate=BROKEN, kinds="requests")
 def _no_step_without_states_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Leave that to C7 where there are slots."""
+    """Demand of a context without states that no step fails; C7 judges those with state slots."""
     return None if before.context.has_states else _no_step_fails(before, operation, seen)
 
 

@@ -449,7 +449,7 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, request=request)
 
     def follow_transfer_request(self, step: int, operation: TransferRequest, seen: SeenRequest) -> None:
-        """Let the blocks that it has now be held by the transfer, too."""
+        """Note that the transfer holds the present blocks of the request, too."""
         self.context.begin_transfer(step, seen.request.blocks)
 
     def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenContext:
