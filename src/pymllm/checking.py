@@ -82,9 +82,9 @@ def check(
     Parameters
     ----------
     given : callable or object
-        A function without arguments that makes a new object, such as ``lambda: MyPool(64)``; a class; or an
-        object that nobody has used yet, of which each program gets a deep copy. Small ones run full more
-        often: 12 slots find more than 4,096.
+        A function without arguments that makes a new object in each call, such as ``lambda: MyPool(64)``; a
+        class; or an object that nobody has used yet, of which each program gets a deep copy. Small ones run
+        full more often: 12 slots find more than 4,096.
     claims : collection of str, optional
         What it promises beyond what its methods show, such as ``{"refusals"}``; ``pymllm goals`` and the
         specification's table of claims have the words.
@@ -115,10 +115,11 @@ def check(
         A law is broken. The text, the smallest program in it, is a note of the error.
     AdapterError
         The object could not be examined, answers in another form than documented, or no program tested some
-        law. A law that needs a method which is not there is unknown, and no error.
+        law. A law that needs a method which is not there is not claimed.
     UsageError
-        Methods, sizes or a cache's pool are missing, the object cannot be copied, a word is no claim, a key
-        is none of the kind's configurations, or ``seed`` or ``examples`` is no number.
+        Methods, sizes or a cache's pool are missing, a method takes other arguments, the function makes the
+        same object or pool again, the object cannot be copied, a word is no claim, a key is none of the
+        kind's configurations, or ``seed`` or ``examples`` is no number.
     ModuleNotFoundError
         torch is missing.
     """
@@ -126,7 +127,7 @@ def check(
     reason = why_no_torch()
     if reason is not None:
         raise ModuleNotFoundError(f"pymllm.check {reason}")
-    from pymllm.adapters.documented import SMALL, adapter_of, is_documented, maker_of
+    from pymllm.adapters.documented import SMALL, adapter_of, demand_new, is_documented, maker_of
 
     makes = inspect.isclass(given) or (callable(given) and not is_documented(type(given)))
     make = maker_of(given) if makes else _copier_of(given)
@@ -136,6 +137,7 @@ def check(
         facts["claims"] = " ".join(sorted(claims))
     name = _name_of(given, sample)
     adapter_class = adapter_of(sample, make, facts)
+    demand_new(sample, make(SMALL))
     _refuse_keys(config or {}, adapter_class.KIND)
     plan = VerifyPlan((AdapterEntry(name, name, ""),), (), CI, seed, examples, 0, timeout)
     with lend_adapter(name, adapter_class):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -55,6 +55,83 @@ class LosingSlots(Slots):
         return torch.tensor(taken, dtype=torch.int32) if len(taken) == need_size else None
 
 
+class BlockSlots(Slots):
+    """A right pool of blocks: their numbers, and not those of slots, are what it hands out."""
+
+    def __init__(self, size: int, page_size: int) -> None:
+        super().__init__(size)
+        self.page_size = page_size
+
+
+class BadFirstSlots(Slots):
+    """One that hands its first slot out twice until it is cleared."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.open = [1, *self.open]
+
+    def available_size(self) -> int:
+        return len({*self.open})
+
+
+class SlotsOverOneList(Slots):
+    """One whose free list is its class's."""
+
+    all_open: ClassVar[list[int]] = list(range(1, 13))
+
+    def __init__(self) -> None:
+        self.size, self.open = 12, self.all_open
+
+    def clear(self) -> None:
+        self.open[:] = range(1, 13)
+
+    def alloc(self, need_size: int) -> Any:
+        if need_size > len(self.open):
+            return None
+        return [self.open.pop() for _ in range(need_size)]
+
+
+class SlotsOfAnswers(Slots):
+    """One whose slots pass through a function, into another form."""
+
+    def __init__(self, size: int, form: Callable[[Any], Any]) -> None:
+        super().__init__(size)
+        self.form = form
+
+    def alloc(self, need_size: int) -> Any:
+        slots = super().alloc(need_size)
+        return None if slots is None else self.form(slots)
+
+
+class SlotsWithACount(Slots):
+    """One whose size is a property."""
+
+    @property
+    def available_size(self) -> int:  # type: ignore[override]
+        return len(self.open)
+
+
+class SingleSlots(Slots):
+    """One that hands out a slot at a time."""
+
+    def alloc(self) -> Any:  # type: ignore[override]
+        return super().alloc(1)
+
+
+class ReusingSlots(Slots):
+    """One whose every answer is the same list."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.answer: list[int] = []
+
+    def alloc(self, need_size: int) -> Any:
+        slots = super().alloc(need_size)
+        if slots is not None:
+            self.answer[:] = slots.tolist()
+        return None if slots is None else self.answer
+
+
 class LockedSlots(Slots):
     """One that cannot be copied."""
 
@@ -88,6 +165,22 @@ class Rows:
 
     def write(self, index: Any, values: Any) -> None:
         self.req_to_token[index] = values
+
+
+class ListedRows(Rows):
+    """The same, whose table is a list of lists."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.req_to_token = self.req_to_token.tolist()
+
+    def write(self, index: Any, values: Any) -> None:
+        row, where = index
+        if isinstance(where, slice):
+            self.req_to_token[row][where] = values.tolist()
+            return
+        for each, at, value in zip(row.tolist(), where.tolist(), values.tolist(), strict=True):
+            self.req_to_token[each][at] = value
 
 
 class RowsTwice(Rows):

@@ -76,6 +76,8 @@ def test_our_own_documented_classes_hold(name: str) -> None:
 RIGHT: dict[str, Callable[[], object]] = {
     "slots": lambda: objects.Slots(12),
     "rows": lambda: objects.Rows(3, 5),
+    "rows in lists": lambda: objects.ListedRows(3, 5),
+    "no clear": lambda: objects.ListedSlots(12),
     "cache": lambda: objects.Cache(objects.Slots(12)),
     "cache over nothing": lambda: objects.Cache(None),
 }
@@ -169,7 +171,7 @@ INSIDES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a part": (
         lambda: objects.CacheOfInsides(objects.Slots(12), 1),
-        "evict: returned 2, by which available_size rose, and calls of the pool's free gave back 1, (2,);",
+        "evict: returned 2 and available_size rose by 2, but pool.free was given only slots (2,);",
     ),
     "no root": (
         lambda: objects.CacheWithoutRoot(objects.Slots(12)),
@@ -196,10 +198,82 @@ def test_a_broken_law_blames_no_adapter() -> None:
     assert {it.doubt for it in result.document.adapters[0].violations} == {""}
 
 
-def test_a_law_that_needs_a_missing_method_is_unknown_and_no_error() -> None:
-    """Lists are answers, too."""
+def test_a_law_that_needs_a_missing_method_is_not_claimed() -> None:
+    """Nothing says that it is unknown; lists are answers, too."""
     result = pymllm.check(lambda: objects.ListedSlots(12), **QUIET)
-    assert {law.id: law.limits for law in result.laws if law.verdict.value == "unknown"} == {"X7": ("clear",)}
+    assert next(law.verdict.value for law in result.laws if law.id == "X7") == "not claimed"
+    assert "not done" not in result.text
+
+
+def test_an_answer_that_changes_is_told_with_the_call_that_gave_it() -> None:
+    """X5 names the container and the step."""
+    with pytest.raises(InvariantViolation) as found:
+        pymllm.check(lambda: objects.ReusingSlots(12), **QUIET)
+    assert found.value.law == "X5"
+    assert "the list that alloc of step 1 returned, which changed in a later step" in str(found.value)
+
+
+UNFIT: dict[str, tuple[Callable[[], object], str]] = {
+    "blocks": (
+        lambda: objects.BlockSlots(64, 4),
+        "alloc(8) returned 1, inside page 0: slots count tokens; if",
+    ),
+    "few blocks": (
+        lambda: objects.BlockSlots(8, 4),
+        "alloc(4) returned 1, inside page 0: slots count tokens",
+    ),
+    "a block for several tokens": (
+        lambda: objects.SlotsOfAnswers(64, lambda it: it[: -(-len(it) // 4)]),
+        "alloc: returned (1, 2) for 8 tokens; it must return a slot for each, not a page, or write an",
+    ),
+    "floats": (
+        lambda: objects.SlotsOfAnswers(12, lambda it: it.float()),
+        "alloc returned tensor([1., 2.]); slots are integers, in a list, an array or a tensor",
+    ),
+    "words": (
+        lambda: objects.SlotsOfAnswers(12, lambda it: [f"s{slot}" for slot in it.tolist()]),
+        "alloc returned ['s1', 's2']; slots are integers",
+    ),
+    "a pool's words": (
+        lambda: objects.Cache(objects.SlotsOfAnswers(12, lambda it: [f"s{slot}" for slot in it.tolist()])),
+        "alloc returned ['s1', 's2']; slots are integers",
+    ),
+    "one list for all": (
+        objects.SlotsOverOneList,
+        "they share something, such as a pool; make all of it anew",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_an_object_of_another_form_is_told_so_before_any_law(name: str) -> None:
+    """No line of this package is named, nor a method that nobody wrote."""
+    make, words = UNFIT[name]
+    options = {"config": {"page_size": 4}} if name == "a block for several tokens" else {}
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(make, **QUIET, **options)
+    assert words in str(refused.value)
+    assert not [it for it in ("self.", "your adapter", ".py", "sizes()") if it in str(refused.value)]
+
+
+def test_a_size_that_disagrees_names_no_method_of_an_adapter() -> None:
+    """Nobody wrote ``sizes()``."""
+    with pytest.raises(AdapterError) as refused:
+        pymllm.check(lambda: objects.Rows(3, 5), config={"max_reqs": 4}, **QUIET)
+    assert "size is 3 before the first step; this configuration has 4 rows" in str(refused.value)
+    assert "let its methods, its attributes and config agree" in str(refused.value)
+
+
+def test_blocks_can_be_told_to_be_pages_of_one() -> None:
+    """What the message says helps."""
+    made = pymllm.check(lambda: objects.BlockSlots(12, 16), config={"page_size": 1}, **QUIET)
+    assert made.verdict.value == "holds"
+
+
+def test_a_fault_of_new_objects_is_found_where_each_is_new() -> None:
+    """It is not hidden by a function that always returns one object, which is refused."""
+    with pytest.raises(InvariantViolation):
+        pymllm.check(lambda: objects.BadFirstSlots(12), **QUIET)
 
 
 def test_a_verdict_can_be_looked_at_instead_of_raised() -> None:
@@ -245,7 +319,39 @@ def test_too_few_examples_are_no_verdict() -> None:
         pymllm.check(lambda: RadixCache(4, None, slots(4)), examples=1, progress="off")
 
 
+ONE = objects.BadFirstSlots(12)
+POOL = objects.Slots(12)
 REFUSED: dict[str, tuple[object, dict[str, Any], str]] = {
+    "the same object": (
+        lambda: ONE,
+        {},
+        "the function made the same object twice, a BadFirstSlots; return a new one each time",
+    ),
+    "the same pool": (
+        lambda: objects.Cache(POOL),
+        {},
+        "the function made two Cache over the same pool, a Slots; make a new pool each time",
+    ),
+    "less than a page": (
+        lambda: objects.BlockSlots(8, 16),
+        {},
+        "BlockSlots has 8 slots, less than a page of 16: sizes count tokens; if yours count blocks, give",
+    ),
+    "a property": (
+        lambda: objects.SlotsWithACount(12),
+        {},
+        "SlotsWithACount.available_size is 12, of type int, and no method; it is called as available_size()",
+    ),
+    "a pool's property": (
+        lambda: objects.Cache(objects.SlotsWithACount(12)),
+        {},
+        "SlotsWithACount.available_size is 12, of type int, and no method",
+    ),
+    "no count": (
+        lambda: objects.SingleSlots(12),
+        {},
+        "SingleSlots.alloc cannot be called as alloc(need_size): too many positional arguments; let it take",
+    ),
     "a slip": (objects.MisnamedSlots(), {}, "MisnamedSlots has no alloc (is aloc meant?); a slot allocator"),
     "another name": (
         objects.MisnamedCache(None),

@@ -169,7 +169,12 @@ def _words_of(error: Exception) -> str:
 
 
 def place_of(adapter: object, method: str) -> str:
-    """Return `` (line 3 of file.py)`` for the source of an adapter's method; empty where it is unknown."""
+    """Return `` (line 3 of file.py)`` for the source of an adapter's method.
+
+    It is empty where that is unknown, and where nobody wrote an adapter.
+    """
+    if getattr(adapter, "METHODS", None):
+        return ""
     function = getattr(adapter, method, None)
     code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else f" (line {code.co_firstlineno} of {code.co_filename})"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import index
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +26,6 @@ from pymllm.adapters.simple import plain_numbers
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
-from pymllm.history.codec import name_of
 from pymllm.history.files import Config
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult
 from pymllm.mem_cache.pools.gdn_pool import GDNPool
@@ -35,6 +35,10 @@ from pymllm.text_file import shown
 
 Make = Callable[[Config], Any]
 """Makes a new object of the size that a configuration says."""
+
+
+_STEPS_APART = 4
+"""First steps of a program after which the sample must be as it was: smoke tests take memory in them."""
 
 
 class Given(BaseAdapter):
@@ -53,28 +57,59 @@ class Given(BaseAdapter):
     )
     LACKS: ClassVar[Mapping[type[ops.Operation], str]] = {}
     """Operations for which the object has no method, each with the reason in words."""
+    SAMPLE: ClassVar[Any]
+    """The object from which kind and sizes were told; no program uses it."""
+    FIRST_SIZES: ClassVar[Mapping[str, int]]
+    """Its sizes as it was new."""
+    step = 0
+    """The step that is carried out now."""
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
         """Carry an operation out, if there is a method for it."""
+        self.step = step
         lack = self.LACKS.get(type(operation))
         if lack is not None:
             return out.Outcome(out.Unsupported(lack), (), self.sizes())
-        return super().apply(step, operation)
+        outcome = super().apply(step, operation)
+        if step <= _STEPS_APART:
+            self._demand_unused(self.SAMPLE)
+        return outcome
 
     def make_pool(self) -> Any:
         """Make an object."""
         return self.make_given()
 
     def make_given(self) -> Any:
-        """Make an object; `UsageError` where it is of another size than the configuration says."""
+        """Make an object.
+
+        `UsageError` where it is of another size than the configuration says, `AdapterError` where it is not
+        new: what programs before have done to it would be taken for faults, or hide them.
+        """
         made = type(self).MAKE(self.config)
-        for key, value in sizes_of(made, fallback=self.config).items():
+        try:
+            demand_new(self.SAMPLE, made)
+        except UsageError as error:
+            raise AdapterError(self.name, str(error)) from None
+        facts = {key: self.config[key] for key in self.TOLD if key in self.config}
+        for key, value in sizes_of(made, self.config, facts).items():
             if self.config.get(key) != value and key not in self.TOLD:
                 raise UsageError(
                     f"{type(made).__name__} is made with {key} {value}; {self.config.get(key)} is asked for."
                     " A class, or a function that takes the size, makes others"
                 )
+        self._demand_unused(made)
         return made
+
+    def _demand_unused(self, other: Any) -> None:
+        """Refuse another size than the first object had, of one that this program has not used."""
+        for name, size in first_sizes_of(other).items():
+            first = self.FIRST_SIZES.get(name, size)
+            if size != first:
+                raise AdapterError(
+                    self.name,
+                    f"a {type(other).__name__} that nobody has used yet has {name} {size}, and the first one"
+                    f" had {first}: they share something, such as a pool; make all of it anew each time",
+                )
 
     def claim(self) -> frozenset[str]:
         """Return the claims of an object's methods, and those of its caller."""
@@ -100,8 +135,13 @@ class GivenSlots(Given, TokenSlots):
         """Return the numbers of slots, in any container unless forms are claimed."""
         if "forms" in self.capabilities and not isinstance(slots, torch.Tensor):
             raise TypeError(f"{shown(slots)} is no tensor")
-        numbers = super()._plain(law, slots) if "forms" in self.capabilities else plain_numbers(slots)
-        self._kept_numbers.answered(f"a call for {law}", slots, numbers)
+        method = "alloc" if law == "A3" else "translate_to_swa"
+        numbers = (
+            super()._plain(law, slots)
+            if "forms" in self.capabilities
+            else _numbers_of(self.pool, method, slots)
+        )
+        self._kept_numbers.answered(f"{method} of step {self.step}", slots, numbers)
         return numbers
 
 
@@ -111,6 +151,19 @@ class GivenSWASlots(GivenSlots, SWASlots):
 
 class GivenRows(Given, Rows):
     """A pool of request rows."""
+
+    def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> out.Slots | out.NoRoom:
+        """Take rows, in any container."""
+        rows = self.pool.alloc(operation.count)
+        return out.NoRoom() if rows is None else out.Slots(_numbers_of(self.pool, "alloc", rows, "rows"))
+
+    def do_read_rows(self, step: int, operation: ops.ReadRows) -> out.Table:
+        """Read a table that is a tensor, an array, or a list of rows."""
+        table = self.pool.req_to_token
+        listed = table.tolist() if hasattr(table, "tolist") else table
+        return out.Table(
+            tuple(_numbers_of(self.pool, "req_to_token", row, "entries of a row") for row in listed)
+        )
 
 
 class GivenBuffers(Given, KVBuffers):
@@ -123,6 +176,17 @@ class GivenStates(Given, GDNStates):
     def sizes(self) -> dict[str, int]:
         """Return the number of free track slots, where that can be asked."""
         return super().sizes() if hasattr(self.pool, "available_track_slots") else {}
+
+
+def _numbers_of(owner: Any, method: str, answer: Any, words: str = "slots") -> tuple[int, ...]:
+    """Return the numbers of an answer; `AdapterError` where they are no integers, of which no law tells."""
+    try:
+        return plain_numbers(answer)
+    except (TypeError, ValueError):
+        raise AdapterError(
+            type(owner).__name__,
+            f"{method} returned {shown(answer)}; {words} are integers, in a list, an array or a tensor",
+        ) from None
 
 
 _OF_WINDOWS = ("prev_prefix_len", "swa_evicted_seqlen")
@@ -179,11 +243,14 @@ class _Told:
     def match_prefix(self, key: Any) -> MatchResult:
         result = self._cache.match_prefix(key)
         indices = self._field("match_prefix", result, "indices")
+        try:
+            slots = plain_numbers(indices)
+        except (TypeError, ValueError):
+            problem = f"whose indices are {shown(indices)} and no integers"
+            raise self._misfit("match_prefix", result, problem) from None
         self.length = self._count("match_prefix", result, "prefix_len")
         return MatchResult(
-            indices
-            if isinstance(indices, torch.Tensor)
-            else torch.tensor(plain_numbers(indices), dtype=torch.int64),
+            indices if isinstance(indices, torch.Tensor) else torch.tensor(slots, dtype=torch.int64),
             self._field("match_prefix", result, "last_node"),
             self.length,
             getattr(result, "mamba_branching_seqlen", None),
@@ -289,7 +356,7 @@ class GivenCache(Given, OwnPrefixCache):
         if slots is None:
             return out.NoRoom()
         halves = pool.translate_to_swa(slots) if self.config["pool"] == "swa" else ()
-        return out.Slots(plain_numbers(slots), plain_numbers(halves))
+        return out.Slots(_numbers_of(pool, "alloc", slots), _numbers_of(pool, "translate_to_swa", halves))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
         """Free slots of the caller, which is no effect."""
@@ -474,9 +541,14 @@ def adapter_of(
         Methods or sizes are missing.
     """
     kind = kind_of(sample)
-    adapter, config = kind.adapter, {**fallback, **sizes_of(sample, {**fallback, **facts}), **facts}
+    asked, calls = sample, _CALLS.get(kind.adapter.KIND, {})
+    _demand_methods(
+        sample, (*kind.needs, *calls.values(), *(_CACHE_SIZES if kind.adapter is GivenCache else ()))
+    )
+    if kind.adapter is GivenCache:
+        _demand_methods(getattr(sample, "pool", None), ("alloc", "free", *_POOL_SIZES))
+    adapter, config = kind.adapter, {**fallback, **sizes_of(sample, fallback, facts), **facts}
     shown_claims: set[str] = set()
-    asked, calls = sample, _CALLS.get(adapter.KIND, {})
     if adapter is GivenSlots:
         shown_claims = _claims_of_slots(sample)
         if "swa" in shown_claims:
@@ -499,7 +571,8 @@ def adapter_of(
         "CONFIGURATIONS": (config,),
         "TOLD": frozenset(facts),
         "LACKS": lacks,
-        "LIMITS": {name_of(it): reason for it, reason in lacks.items() if it in _ALWAYS_ASKED},
+        "SAMPLE": sample,
+        "FIRST_SIZES": first_sizes_of(sample),
         "__module__": __name__,
     }
     made: AdapterClass = type(adapter.__name__, (adapter,), members)  # type: ignore[assignment]
@@ -523,7 +596,6 @@ _CALLS: Mapping[str, Mapping[type[ops.Operation], str]] = {
     "states": {ops.Clear: "clear"},
 }
 """By kind: operations that a class may have no method for, and the method."""
-_ALWAYS_ASKED = (ops.Clear, *_CALLS_OF_STATES)
 _OF_SLOTS = {
     "merges": ("merge_and_sort_free",),
     "groups": ("free_group_begin", "free_group_end"),
@@ -539,12 +611,81 @@ def _claims_of_slots(sample: Any) -> set[str]:
     return {"pool", *found}
 
 
-def sizes_of(sample: Any, fallback: Mapping[str, Any]) -> Config:
-    """Return the configuration that an object shows; `UsageError` names a missing size."""
+_ARGUMENTS: Mapping[str, str] = {
+    **{"alloc": "need_size", "free": "indices", "write": "index values", "match_prefix": "key"},
+    **{"insert": "key value", "evict": "num_tokens", "inc_lock_ref": "node", "dec_lock_ref": "node"},
+    **{"set_kv_buffer": "layer_id indices k v", "get_kv_buffer": "layer_id", "get_key_buffer": "layer_id"},
+    **{"get_value_buffer": "layer_id", "get_layer_state": "layer_id", "free_track_slot": "slot"},
+    **{"copy_states": "src_indices dst_indices", "reset_states": "indices", "begin_transfer": "indices"},
+    "end_transfer": "transfer",
+}
+"""By method: the arguments of every call; of one that is not here there are none."""
+_ATTRIBUTES = ("req_to_token",)
+
+
+def _demand_methods(given: Any, names: Iterable[str]) -> None:
+    """Refuse methods that cannot be called as documented, of those names that an object has; `UsageError`."""
+    for name in names:
+        method = getattr(given, name, None)
+        if method is None or name in _ATTRIBUTES:
+            continue
+        arguments = _ARGUMENTS.get(name, "").split()
+        called = f"{name}({', '.join(arguments)})"
+        if not callable(method):
+            raise UsageError(
+                f"{type(given).__name__}.{name} is {shown(method)}, of type {type(method).__name__}, and no"
+                f" method; it is called as {called}"
+            )
+        try:
+            taken = inspect.signature(method)
+        except ValueError:  # of a method in C that does not say
+            continue
+        try:
+            taken.bind(*arguments)
+        except TypeError as error:
+            raise UsageError(
+                f"{type(given).__name__}.{name} cannot be called as {called}: {error}; let it take that, or"
+                " write an adapter (docs/verify.md)"
+            ) from None
+
+
+def demand_new(first: Any, other: Any) -> None:
+    """Refuse two made objects that are one, or two caches over one pool; `UsageError` says which."""
+    name = type(first).__name__
+    if first is other:
+        raise UsageError(f"the function made the same object twice, a {name}; return a new one each time")
+    for part in ("pool", "mamba_pool") if kind_of(first).adapter is GivenCache else ():
+        shared = getattr(first, part, None)
+        if shared is not None and shared is getattr(other, part, None):
+            raise UsageError(
+                f"the function made two {name} over the same {part}, a {type(shared).__name__}; make a new"
+                f" {part} each time, inside the function"
+            )
+
+
+def first_sizes_of(made: Any) -> dict[str, int]:
+    """Return the sizes of an object and its pools that can be asked for; what fails is left to the search."""
+    sizes: dict[str, int] = {}
+    for owner in (made, getattr(made, "pool", None), getattr(made, "mamba_pool", None)):
+        for name in (*_CACHE_SIZES, *_POOL_SIZES, "available_track_slots"):
+            with suppress(Exception):  # a stranger's method may raise anything
+                sizes[name] = index(getattr(owner, name)())
+    return sizes
+
+
+def sizes_of(
+    sample: Any, fallback: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})
+) -> Config:
+    """Return the configuration that an object shows; `UsageError` names a missing size.
+
+    Keys of ``fallback`` count where the object does not tell them, ``facts`` even where it does.
+    """
+    fallback = {**fallback, **facts}
     kind = kind_of(sample)
     config: Config = {}
     for key, attribute in kind.sizes:
-        value = getattr(sample, attribute, fallback.get(key, _DEFAULTS.get(key, _MISSING)))
+        told = fallback.get(key, _DEFAULTS.get(key, _MISSING))
+        value = told if key in facts else getattr(sample, attribute, told)
         if value is _MISSING:
             raise UsageError(
                 f"{type(sample).__name__} has no {attribute}; {kind.words} is asked for that size. Give the"
@@ -554,7 +695,14 @@ def sizes_of(sample: Any, fallback: Mapping[str, Any]) -> Config:
     if kind.adapter is GivenSlots:
         page_size = int(config["page_size"] or 1)
         size = getattr(sample, "size", None)
-        config["pages"] = int(sample.available_size() if size is None else size) // page_size
+        tokens = int(sample.available_size() if size is None else size)
+        if 0 < tokens < page_size:
+            raise UsageError(
+                f"{type(sample).__name__} has {tokens} slots, less than a page of {page_size}: sizes count"
+                " tokens; if yours count blocks, give config={'page_size': 1} or write an adapter"
+                " (docs/verify.md)"
+            )
+        config["pages"] = tokens // page_size
         if hasattr(sample, "swa_size"):
             config["swa_pages"] = int(sample.swa_size) // page_size
         if hasattr(sample, "need_sort"):
@@ -685,7 +833,9 @@ class GivenByName:
 
     def __init__(self, factory: Callable[..., Any]) -> None:
         self._make = maker_of(factory)
-        adapter = adapter_of(self._make(SMALL), self._make)
+        sample = self._make(SMALL)
+        adapter = adapter_of(sample, self._make)
+        demand_new(sample, self._make(SMALL))
         self.KIND = adapter.KIND
         self.CONFIGURATIONS = adapter.CONFIGURATIONS
 

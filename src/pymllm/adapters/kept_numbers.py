@@ -32,7 +32,8 @@ class KeptNumbers:
     def answered(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
         """Keep a returned container, with its numbers."""
         if _can_change(container, numbers):
-            self._answers.append((f"numbers that {what} returned", container, numbers))
+            told = f"the {type(container).__name__} that {what} returned, which changed in a later step"
+            self._answers.append((told, container, numbers))
 
     @contextmanager
     def lending(self) -> Iterator[None]:
@@ -49,7 +50,8 @@ class KeptNumbers:
     def lend(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
         """Keep a container that a caller is about to pass, with its numbers."""
         if self._is_lending and _can_change(container, numbers):
-            self._lent.append((f"numbers that were passed to {what}", container, numbers))
+            told = f"the {type(container).__name__} that was passed to {what}, which the call changed"
+            self._lent.append((told, container, numbers))
 
     def look(self) -> tuple[str, ...]:
         """Compare kept containers with their earlier numbers, and return the tested laws.

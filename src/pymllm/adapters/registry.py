@@ -146,7 +146,10 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         if reason is not None:
             raise AdapterError(entry.name, reason) from error
         is_gone = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        why = f"no module of that name is in {Path.cwd()} or installed" if is_gone else _told(error)
+        dotted = re.sub(r"^(\./)+", "", module_name).replace("/", ".")
+        near = [f"{dotted}:{class_name}"] if "/" in module_name else []
+        gone = f"no module of that name is in {Path.cwd()} or installed{_did_you_mean(near)}"
+        why = gone if is_gone else _told(error)
         raise AdapterError(entry.name, f"cannot import {module_name}: {why}") from error
     found = getattr(module, class_name, None)
     if callable(found) and not (inspect.isclass(found) and _is_adapter(found)) and why_no_torch() is None:

@@ -156,6 +156,9 @@ def _one_line(error: click.ClickException | TraceError) -> str:
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f" (see {error.ctx.command_path} --help)"
+        extra = re.match(r"Got unexpected extra argument \((\w\S*:\w+)\)", error.message)
+        if extra and any("--adapter" in param.opts for param in error.ctx.command.params):
+            hint = f" (did you mean --adapter {extra[1]}?)" + hint
     if isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.Choice):
         asked = re.match("'(.*?)' is not one of", error.message)
         hint = did_you_mean(asked[1], map(str, error.param.type.choices)) + hint if asked else hint

@@ -41,7 +41,7 @@ def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> AdapterErr
         fault = _fault(
             adapter,
             f"{name} is {told} before the first step; this configuration has {asked}, and {padding} on top:"
-            f" build it so, or correct sizes(){counted}",
+            f" {_way_out(adapter, 'build it so, or correct sizes()')}{counted}",
         )
         if page and (told > capacity or told * page == capacity):
             return fault
@@ -54,7 +54,7 @@ def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> AdapterErr
             return _fault(
                 adapter,
                 f"{name} is {told} before the first step; nothing is cached then, in a cache that is made"
-                f" anew with each adapter, so it must be 0: correct sizes(){counted}",
+                f" anew with each adapter, so it must be 0: {_way_out(adapter, 'correct sizes()')}{counted}",
             )
     return None
 
@@ -82,5 +82,11 @@ def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
     return f"{capacity // page} pages of {page}, {capacity} slots", "page 0 (padding)"
 
 
-def _fault(adapter: Adapter, words: str) -> AdapterError:
-    return AdapterError(adapter.name, f"sizes{place_of(adapter, 'sizes')}: {words} (with {adapter.config})")
+def _way_out(adapter: BaseAdapter, written: str) -> str:
+    """Return the words for who wrote an adapter, or those for who gave an object."""
+    return "let its methods, its attributes and config agree" if adapter.METHODS else written
+
+
+def _fault(adapter: BaseAdapter, words: str) -> AdapterError:
+    method = adapter.METHODS.get("sizes", f"sizes{place_of(adapter, 'sizes')}")
+    return AdapterError(adapter.name, f"{method}: {words} (with {adapter.config})")

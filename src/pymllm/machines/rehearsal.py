@@ -214,13 +214,12 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
         or told.rise != result.full
     ):
         return None
-    count, slots = len(told.slots), told.slots
     part = (
-        f"calls of the pool's free gave back {count}, {slots}; {_advice(rehearsal, 'evict')}"
+        f"pool.free was given only slots {told.slots}; {_advice(rehearsal, 'evict')}"
         if rehearsal.methods
-        else f"your adapter told of {count} given back, {slots}: it must tell of each slot"
+        else f"your adapter told only of slots {told.slots}: it must tell of each slot"
     )
-    return "evict", f"returned {result.full}, by which available_size rose, and {part}"
+    return "evict", f"returned {result.full} and available_size rose by {told.rise}, but {part}"
 
 
 def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
@@ -344,9 +343,9 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return "alloc", f"{said} for 0 tokens, for which there is always room; it must return no slots: []"
     if isinstance(result, out.Slots) and page > 1 and result.slots:
         if asked % page == 0 and len(result.slots) * page == asked:
+            way = ", or write an adapter (docs/verify.md)" if rehearsal.methods else ": self.slots_of(pages)"
             return "alloc", (
-                f"returned {result.slots} for {asked} tokens; it must return a slot for each, not a page:"
-                " self.slots_of(pages)"
+                f"returned {result.slots} for {asked} tokens; it must return a slot for each, not a page{way}"
             )
         if asked < page == len(result.slots):
             return "alloc", (
@@ -371,6 +370,22 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if isinstance(result, out.Slots) and not result.slots:
         return "alloc", f"returned no slots for {asked} tokens; it must return None where there is no room"
     return None
+
+
+def _blocks_were_given(rehearsal: _Rehearsal, told: _Told) -> _Found:
+    """Find ids of blocks in place of slots: page 0 begins with slot 0, and none of them is that.
+
+    Only of an object that needs no adapter: who writes one has read what a slot is.
+    """
+    operation, result, page = told.operation, told.outcome.result, rehearsal.page
+    if not rehearsal.methods or not isinstance(operation, ops.Alloc) or not isinstance(result, out.Slots):
+        return None
+    if 0 in result.slots or not (inside := [slot for slot in result.slots if 0 < slot < page]):
+        return None
+    return "alloc", (
+        f"alloc({operation.tokens}) returned {inside[0]}, inside page 0: slots count tokens; if yours are"
+        " blocks, give config={'page_size': 1} or write an adapter (docs/verify.md)"
+    )
 
 
 def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
@@ -447,7 +462,7 @@ def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return None
     return "sizes", (
         f"available_size fell by {-rise} as {len(given)} slots were handed out; sizes count slots, not pages:"
-        " multiply by self.page_size"
+        f" multiply by {'page_size' if rehearsal.methods else 'self.page_size'}"
     )
 
 
@@ -475,6 +490,7 @@ _LOOKS: tuple[Callable[[_Rehearsal, _Told], _Found], ...] = (
     _callers_slots_were_told,
     _insert_counts_afterwards,
     _alloc_has_another_form,
+    _blocks_were_given,
     _parts_are_refused,
     _root_is_nothing,
     _sizes_are_of_pages,
@@ -551,6 +567,8 @@ def rehearse(adapter: Adapter) -> None:
     elif 0 < 3 * page <= capacity and adapter.kind == "slots":
         later = demand_first_sizes(adapter, capacity, page)
         _Rehearsal(adapter).play([*_slot_steps(page, capacity)])
+    elif adapter.kind == "slots" and getattr(adapter, "METHODS", None):
+        _Rehearsal(adapter).play([ops.Alloc(page)])  # the form of the slots, of pools with no room for more
     elif 0 < 3 * page <= capacity and adapter.kind == "prefix" and _is_plain(adapter.config):
         if adapter.config.get("swa_slots") is None:  # of two pools the smaller one counts
             later = demand_first_sizes(adapter, capacity, page)

@@ -414,7 +414,8 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
         except Exception as error:
             name = name_of(type(operation))
             if type(adapter).__module__.startswith("pymllm."):
-                return f" ({line_of(error)})"
+                is_given = bool(getattr(adapter, "METHODS", None))  # its lines here are nobody's to mend
+                return "" if is_given and not own_line_of(error) else f" ({line_of(error)})"
             if own_line_of(error):
                 return ""  # the result says it
             return place_of(

@@ -43,7 +43,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "ResetAnewWatched": ("reset", "available_size rose by 3", "a watch of the old one sees nothing"),
     "ResetAnewWatchedAgain": ("reset", "leave to the caller what is the caller's"),
     "WatchesAnother": ("evict", "available_size rose by 2", 'self.calls.watch(pool, "free")'),
-    "TellsTheFirst": ("evict", "returned 2, by which available_size rose", "told of 1 given back, (2,)"),
+    "TellsTheFirst": (
+        "evict",
+        "returned 2 and available_size rose by 2, but your adapter told only of slots (2,)",
+    ),
     "TellsItsCount": (
         "evict",
         "gave_back(2): slots are asked for, in a list or a tensor; their count is what it returns",
