@@ -216,6 +216,7 @@ def test_a_stranger_is_named_by_module_and_class(stranger: str) -> None:
     ("place", "says"),
     [
         ("nowhere:Cache", "cannot import nowhere: no module of that name is in "),
+        ("./sub/nowhere:Cache", " or installed (did you mean sub.nowhere:Cache?)"),
         (
             "needy:Cache",
             "import needy: ModuleNotFoundError: No module named 'nowhere_to_be_found' (needy.py, line 2)",

@@ -133,6 +133,7 @@ LINES = [
     ("verify --output /dev/null/x", "--output /dev/null/x: cannot write in /dev/null: "),
     ("verify --adapter rows --store x.json/store", "--store x.json/store: cannot write in"),
     ("verify radix", "unexpected extra argument"),
+    ("verify my_adapter:MyCache", "(my_adapter:MyCache) (did you mean --adapter my_adapter:MyCache?)"),
     ("faults verify B999", "no fault 'B999'"),
     (
         "faults verify --cabinet tiny_cabinet:TABLE --adapter hashes",
