@@ -145,7 +145,9 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         reason = why_no_torch() if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES else None
         if reason is not None:
             raise AdapterError(entry.name, reason) from error
-        is_gone = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        is_gone = "/" in module_name or (
+            isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        )
         dotted = re.sub(r"^(\./)+", "", module_name).replace("/", ".")
         near = [f"{dotted}:{class_name}"] if "/" in module_name else []
         gone = f"no module of that name is in {Path.cwd()} or installed{_did_you_mean(near)}"
