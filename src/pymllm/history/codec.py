@@ -73,7 +73,7 @@ def _with_lists(plain: Any) -> Any:
 
 
 def write_json(record: Any) -> str:
-    """Return a record as one line of JSON, without its end."""
+    """Return a record as one line of JSON, without the newline."""
     record = lean(record)
     try:
         line = msgspec.json.format(_ENCODER.encode(record), indent=0).decode("ascii")

@@ -93,11 +93,11 @@ class Deviation(Record, frozen=True):
     program: str = ""
 
     def is_of(self, adapter: str, config: Mapping[str, object]) -> bool:
-        """Tell whether an implementation may show it."""
+        """Tell whether an adapter in a configuration may show the deviation."""
         return fnmatchcase(adapter, self.adapter) and self.config.items() <= config.items()
 
     def covers(self, operation: Operation | None, violation: InvariantViolation) -> bool:
-        """Tell whether a violation, met in an operation, is just this."""
+        """Tell whether a violation in an operation is this known deviation."""
         if violation.law != self.law or self.says not in str(violation):
             return False
         if not self.operation:
@@ -165,18 +165,18 @@ class History:
 
 
 def dump_history(history: History) -> Iterator[str]:
-    """Write a history as JSON, one line after the other, without line ends."""
+    """Yield the lines of a history in JSON, without newlines."""
     yield dump_header(history.header)
     yield from map(dump_step, history.steps)
 
 
 def dump_header(header: Header) -> str:
-    """Write the first line of a history, without its end."""
+    """Return the first line of a history, without the newline."""
     return json.dumps({"format": FORMAT, "schema": SCHEMA, **encode(header)})
 
 
 def dump_step(step: Step) -> str:
-    """Write the line of a step, without its end."""
+    """Return the line of a step, without the newline."""
     return write_json(step)
 
 

@@ -14,7 +14,7 @@ from pymllm.history.codec import Record, snake_case
 
 
 class _Operation(Record, frozen=True, tag_field="op", tag=snake_case):
-    """Is told apart by ``op``."""
+    """The base of all operations, which the field ``op`` tells apart."""
 
 
 # -- keys --
@@ -194,7 +194,7 @@ class RestoreLive(_Operation, frozen=True):
 
 
 class ReadLive(_Operation, frozen=True):
-    """Read the live states of a layer; answered by `States`: each request's, then what is no request's."""
+    """Read the live states of a layer; answered by `States`: each request's, last the row of no request."""
 
     layer: int
 
@@ -275,7 +275,7 @@ class HashBytes(_Operation, frozen=True):
 
 # -- index operations --
 class StoreBlocks(_Operation, frozen=True, repr_omit_defaults=True):
-    """Tell that a worker has blocks now, each below the one before it (I1).
+    """Tell an index that a worker now has blocks, each the child of the one before it (I1).
 
     Answered by `Done` or `NotThere`, and with a number by `Missed`.
 
@@ -298,7 +298,7 @@ class StoreBlocks(_Operation, frozen=True, repr_omit_defaults=True):
 
 
 class RemoveBlocks(_Operation, frozen=True, repr_omit_defaults=True):
-    """Tell that a worker has some blocks no more (I5), or a copy of them less (I10).
+    """Tell an index that a worker no longer has some blocks (I5), or has one copy less of each (I10).
 
     Answered by `Done` or `NotThere`, and with a number by `Missed`. ``group``, ``medium`` and ``number`` are
     those of `StoreBlocks`.
@@ -312,14 +312,14 @@ class RemoveBlocks(_Operation, frozen=True, repr_omit_defaults=True):
 
 
 class ClearWorker(_Operation, frozen=True, repr_omit_defaults=True):
-    """Tell that a worker has emptied its cache, and goes on (I7); ``number`` is that of `StoreBlocks`."""
+    """Tell an index that a worker has emptied its cache and stays (I7); ``number`` as of `StoreBlocks`."""
 
     worker: int
     number: int | None = None
 
 
 class DropWorker(_Operation, frozen=True):
-    """Tell that a worker has left (I7); if it is told of again, it is a new one."""
+    """Tell an index that a worker has left (I7); later events under its id are of a new worker."""
 
     worker: int
 
@@ -339,7 +339,7 @@ class FindBlocks(_Operation, frozen=True, repr_omit_defaults=True):
 
 
 class Rebuild(_Operation, frozen=True):
-    """Let an empty index take up all that `Inspect` tells of this one, and take its place (I9)."""
+    """Replace the index by an empty one that has taken up all blocks that `Inspect` shows (I9)."""
 
 
 # -- prefix operations --
@@ -466,7 +466,7 @@ class Truncate(_Operation, frozen=True):
 
 
 class Release(_Operation, frozen=True):
-    """Let a request go with all that it has (E3); answered by `Done`."""
+    """Remove a request, and give all its memory back (E3); answered by `Done`."""
 
     request: int
 
@@ -650,11 +650,11 @@ class Fault(_Operation, frozen=True):
 
 
 class Clear(_Operation, frozen=True):
-    """Make a pool as good as new; every slot that it handed out is its own again (X7)."""
+    """Restore a pool to its first state: every slot that was handed out is free again (X7)."""
 
 
 class Reset(_Operation, frozen=True):
-    """Empty the cache, whatever is held (X7); of blocks, make all of it new, the context's part too (C9)."""
+    """Empty the cache, held or not (X7); for blocks, restore the whole context to its first state (C9)."""
 
 
 class Inspect(_Operation, frozen=True):
@@ -666,7 +666,7 @@ class Inspect(_Operation, frozen=True):
 
 
 class TakeEvents(_Operation, frozen=True):
-    """Ask for the events since they were asked for last, which are forgotten then (X10).
+    """Take the events since the last `TakeEvents`; the implementation forgets them (X10).
 
     Answered by `ToldEvents`.
     """

@@ -124,7 +124,7 @@ SIZE_NAMES = frozenset(
 
 # -- what the caller saw --
 class Done(_Result, frozen=True):
-    """Nothing to tell."""
+    """The answer of an operation that returns nothing."""
 
 
 class Failed(_Result, frozen=True):

@@ -66,7 +66,7 @@ class GivenNumbers:
         return [number for number in numbers if self.origin(number) == step]
 
     def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
-        """Name numbers, in order, by the steps that gave them last, and by themselves where none did."""
+        """Return numbers, in order, as spans of the steps that gave them last; others as plain numbers."""
         runs: list[list[int]] = []
         for number in numbers:
             step, place = self._last.get(number, (0, number))
