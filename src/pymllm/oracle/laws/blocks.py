@@ -683,7 +683,7 @@ def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Leave that to C6, unless there are no slots or the blocks did not even become free."""
+    """Judge what the observer is told; where blocks with slots became free, C6 judges that."""
     is_left = "mamba" in before.claims and seen.is_freed
     return None if is_left else _the_observer_is_told(before, seen)
 
@@ -691,7 +691,7 @@ def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Leave that to C1 where the blocks did not even become free, which says more."""
+    """Judge what the observer is told of freed blocks; where none became free, C1 judges that."""
     return _the_observer_is_told(before, seen) if seen.is_freed else None
 
 
@@ -709,7 +709,7 @@ def _nobody_is_told(before: BlocksModel, operation: Operation, seen: SeenBlocks)
 
 @blocks_partition_the_pool.on(Fault, Inspect, kinds="blocks")
 def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
-    """Leave that to C6 where there are slots."""
+    """Demand, without slots, that the observer is told nothing; with slots, C6 demands that."""
     return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
 
 
@@ -775,7 +775,7 @@ def _no_room_changes_nothing(before: BlocksModel, operation: Operation, seen: Se
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=NO_ROOM)
 def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Leave that to X4 where it is claimed."""
+    """Demand that a refused allocation changes nothing; X4 demands that where it is claimed."""
     return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
 
 
@@ -886,7 +886,7 @@ def _slots_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -
 
 @a_reset_restores_the_first_state.on(Inspect, kinds="blocks")
 def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare all views with those of before everything, where these were looked at."""
+    """Compare all views after a reset with those of the new context, where these were inspected."""
     if before.suspected != "C9" or before.fresh is None:
         return None
     return same("every view after a reset", before.fresh, seen.result)

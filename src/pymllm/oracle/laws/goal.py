@@ -29,7 +29,7 @@ CACHING = Condition("prefix caching", lambda config: config.get("caching") is no
 
 @dataclass(frozen=True, slots=True)
 class CoverageGoal:
-    """A state in which something is at stake: until a search has reached it, its silence means nothing."""
+    """A state that a search has to reach before finding no violation means anything."""
 
     name: str  # judges count it by this name, and whoever tells of it uses it
     kind: str  # one of `pymllm.history.operations.KINDS`

@@ -73,13 +73,13 @@ def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenCon
 
 @blocks_partition_the_pool.on(Inspect, Fault, kinds="requests")
 def _nothing_goes(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Leave that to C6 where there are slots."""
+    """Compare the blocks told with those that must go, without slots; with slots, C6 judges that."""
     return None if "mamba" in before.claims else what_goes_is_told(before, operation, seen)
 
 
 @blocks_partition_the_pool.on(Release, EndTransfer, kinds="requests")
 def _blocks_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
-    """Leave that to C6 where states go, too."""
+    """Compare the blocks told with those that must go; where states go, too, C6 judges that."""
     return None if _states_go(before, seen) else what_goes_is_told(before, operation, seen)
 
 
@@ -342,7 +342,7 @@ def _compare(what: str, known: Mapping[int, int], told: Mapping[int, int]) -> Fo
 
 @states_are_copied_bit_for_bit.on(Inspect, kinds="requests")
 def _states_of_cold_runs_are_cached(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
-    """Compare the cached state of each block that has a hash; without a slot there is none."""
+    """Compare the cached state of each hashed block with a cold run; without a slot there is none."""
     context, is_tested = before.context, False
     for view in seen.result.blocks:
         who = f"cached state of block {view.block}"

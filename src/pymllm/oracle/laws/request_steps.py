@@ -159,7 +159,7 @@ def _a_commit_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) -
 
 @states_are_copied_bit_for_bit.on(RunStep, kinds="requests")
 def _the_best_states_are_kept(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Leave it to C8 where there is room for all: what is missing then was no candidate."""
+    """Compare the states kept where some had no room; with room for all, C8 judges that."""
     return _compare_kept(seen) if seen.commit.left_out else None
 
 

@@ -96,16 +96,16 @@ class Worker:
         return (blocks for room, blocks in self.rooms.items() if room.group == group)
 
     def has(self, hash: int, group: int = 0) -> bool:
-        """Tell whether it has a block of a group in any medium."""
+        """Tell whether the worker has a block of a group in any medium."""
         return any(hash in blocks for blocks in self.of_group(group))
 
     def is_sure(self, hash: int, group: int = 0) -> bool:
-        """Tell whether an index must know that it has a block of a group."""
+        """Tell whether an index must know that the worker has a block of a group."""
         return any(blocks.get(hash, _NONE).least > 0 for blocks in self.of_group(group))
 
     @property
     def has_blocks(self) -> bool:
-        """Whether it has any block."""
+        """Whether the worker has any block."""
         return any(self.rooms.values())
 
 
@@ -140,7 +140,7 @@ class SeenRemoval(SeenEvent):
 
 @dataclass(slots=True, kw_only=True)
 class SeenSearch(Seen):
-    """A search: for each worker that has leading blocks the bounds, and the hashes of the way."""
+    """A search: the bounds of each worker with leading blocks, and the hashes along the sequence."""
 
     told: Mapping[int, int]
     bounds: Mapping[int, Bounds]
@@ -149,7 +149,7 @@ class SeenSearch(Seen):
 
 
 class IndexModel(KindModel):
-    """Follows an index by the events that it is told.
+    """The model of an index, which follows the events that the index is told.
 
     The configuration may have ``own_hashes``: whether workers have hashes of their own for equal sequences.
     """
@@ -175,7 +175,7 @@ class IndexModel(KindModel):
         return worker if self.has_own_hashes else -1
 
     def child(self, worker: int, parent: int | None, tokens: int, namespace: Namespace) -> int | None:
-        """Return the hash of the block at a place, if an event has ever named the block."""
+        """Return the hash of the block with these tokens below a parent, if an event has named it."""
         below = self._children.get(self._key(worker, parent, namespace), {})
         return below.get(tokens)
 
@@ -510,7 +510,7 @@ class IndexModel(KindModel):
             worker.law, worker.touched, worker.scope = law, None, None
 
     def follow_rebuild(self, step: int, operation: Rebuild, seen: Seen) -> None:
-        """Have the same in another index."""
+        """Keep all blocks: the index that replaces this one must have them, too."""
         self.suspect("I9")
 
     def follow_reset(self, step: int, operation: Reset, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Blocks as specified: who is free, referenced or cached, under which hash, who goes next, has a state."""
+"""The specified blocks: free, referenced or cached, their hashes, eviction order, and cached states."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BlockModel:
         self.clock = 0  # the context's
 
     def copy(self) -> BlockModel:
-        """Return a model that goes its own way from here."""
+        """Return an independent copy of the model."""
         made = copy.copy(self)
         made.refs, made.stamps, made.hash_of = self.refs.copy(), self.stamps.copy(), self.hash_of.copy()
         made.block_of, made.parent_of = self.block_of.copy(), self.parent_of.copy()
@@ -91,7 +91,7 @@ class BlockModel:
         return set(self.hash_of) - active
 
     def turns(self, victims: Iterable[int], keep: Collection[int] = ()) -> Iterator[set[int]]:
-        """Yield the blocks that may go first, then after each victim, if all before went in their turn."""
+        """Yield the set of blocks that may be evicted next: at first, and after each of ``victims``."""
         evictable, children = self.evictable(keep), Counter(self.parent_of.values())
         leaves = evictable.difference(children)
         yield leaves
@@ -104,7 +104,7 @@ class BlockModel:
             yield leaves
 
     def least_recent(self, count: int, keep: Collection[int] = ()) -> list[int]:
-        """Return so many blocks in the order in which they go: the oldest leaf, of equals the lowest."""
+        """Return ``count`` blocks in eviction order: the oldest leaf first, among equals the lowest id."""
         victims: list[int] = []  # which grows while its turns are told
         for _, leaves in zip(range(count), self.turns(victims, keep), strict=False):
             victims.append(min(leaves, key=lambda leaf: (self.stamps[leaf], leaf)))

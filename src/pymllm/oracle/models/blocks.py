@@ -95,7 +95,7 @@ def _is_hash(number: int) -> bool:
 
 @dataclass(slots=True)
 class SeenBlocks(Seen):
-    """An operation: the blocks that were named in order, and how many of them nobody may name like that."""
+    """An operation: the named blocks in order, and the number of those that may not be named there."""
 
     blocks: Sequence[int] = ()
     bad: int = 0
@@ -267,7 +267,7 @@ class BlocksModel(KindModel):
         return self.events.read(outcome, {"kv": {(it, above[block]) for block, it in hash_of.items()}})
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Know what was told."""
+        """Take over the events that were told."""
         self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class BlocksModel(KindModel):
         return self.read(operation, outcome)
 
     def follow_fault(self, step: int, operation: Fault, seen: SeenBlocks) -> None:
-        """Remember it."""
+        """Remember the fault for the next operation."""
         self._armed = operation
 
     # -- blocks --------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def follow_unlock(self, step: int, operation: Unlock, seen: SeenNode) -> None:
-        """Count a hold out."""
+        """Count one hold less."""
         if seen.here:
             self.cache.commit_unlock(seen.number)
             del self.tokens[seen.number]
@@ -372,7 +372,7 @@ class CacheModel(CallersPools, EvictionModel):
         return self.nodes.read(shown)
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenLook) -> None:
-        """Know these nodes."""
+        """Remember the shown nodes."""
         for path, node in seen.ends.values():
             self._remember_hashes(path, node.page_hashes or ())
         self.nodes.follow(seen)

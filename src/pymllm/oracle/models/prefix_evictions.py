@@ -193,7 +193,7 @@ class EvictionModel(PrefixTracker):
         return (OLDER, "pages evicted", f"with {before}", spell(gone)) if first < last else None
 
     def _taken(self, seen: SeenEvict) -> Taken:
-        """Return the pages, windows and states that were seen to be taken."""
+        """Return the pages, windows and states that the outcome shows as evicted."""
         gone, tombstoned, size = seen.gone, seen.tombstoned or frozenset(), self.page_size
         alive = 0
         if self.cache.window is not None:

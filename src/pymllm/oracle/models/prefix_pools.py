@@ -44,7 +44,7 @@ class CallersPools(PrefixTracker):
         return SeenAlloc(result, fate, (), wanted, slots, pages, halves, half_pages)
 
     def follow_alloc(self, step: int, operation: Alloc, seen: SeenAlloc) -> None:
-        """Let the pages be the caller's."""
+        """Hand the pages out to the caller."""
         if seen.fate == DONE:
             if self.has_halves and len(seen.halves) != len(seen.slots):
                 told = f"{len(seen.halves)} SWA slots for {len(seen.slots)} slots"
@@ -57,7 +57,7 @@ class CallersPools(PrefixTracker):
         return SeenSlots(outcome.result, slots=self._callers(operation.slots))
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
-        """Take it back."""
+        """Take the freed slots back into the pool."""
         self.ownership.give_back(seen.slots)
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
@@ -124,7 +124,7 @@ class CallersPools(PrefixTracker):
         return SeenSlots(result, fate, slots=result.slots if isinstance(result, Slots) else ())
 
     def follow_alloc_track(self, step: int, operation: AllocTrack, seen: SeenSlots) -> None:
-        """Let it be the caller's."""
+        """Hand the track slot out to the caller."""
         if seen.fate == DONE:
             self._tracks().hand_out(step, seen.slots[0])
 
@@ -133,7 +133,7 @@ class CallersPools(PrefixTracker):
         return SeenSlots(outcome.result, slots=(self._tracks().callers_slot(operation.slot),))
 
     def follow_free_track(self, step: int, operation: FreeTrack, seen: SeenSlots) -> None:
-        """Take it back."""
+        """Take the track slot back into the pool."""
         self._tracks().take_back(seen.slots[0])
 
     def read_write_state(self, operation: WriteState, outcome: Outcome) -> SeenSlots:

@@ -149,7 +149,7 @@ class PrefixTracker(KindModel):
 
     @property
     def ends(self) -> StateEnds:
-        """Its states, where it keeps some."""
+        """The states of the cache, which must keep states."""
         states = self.cache.states
         assert states is not None
         return states
@@ -224,7 +224,7 @@ class PrefixTracker(KindModel):
         return self.events.read(outcome, cached)
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Know what was told."""
+        """Take over the events that were told."""
         self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class PrefixTracker(KindModel):
         return Seen(outcome.result)
 
     def follow_fault(self, step: int, operation: Fault, seen: Seen) -> None:
-        """Arm it."""
+        """Arm the fault for the next operation."""
         self.fault = operation
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:

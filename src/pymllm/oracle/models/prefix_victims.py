@@ -13,7 +13,7 @@ Cut = Callable[[Path], bool | None]
 
 
 def never_cut(path: Path) -> bool | None:
-    """Know nothing of nodes."""
+    """Return ``None``: whether a node ends at a path is unknown."""
     return None
 
 
@@ -101,7 +101,7 @@ class _Sketch:
         self.passed_windows = 0
 
     def copy(self) -> _Sketch:
-        """Return a sketch that goes on from here by itself."""
+        """Return an independent copy of the sketch."""
         other = object.__new__(_Sketch)
         other.model, other.cut, other.first_children = self.model, self.cut, self.first_children
         other.left, other.children, other.dead = dict(self.left), self.children.copy(), set(self.dead)
@@ -147,7 +147,7 @@ class _Sketch:
         return path in self.left and not self.children.get(path) and not self.left[path].locks
 
     def _rest_above(self, victim: Path) -> Path | None:
-        """Return the page that may belong to the node of a removed page and is now its last."""
+        """Return the page above a removed page, if both may be of one node and this page now ends it."""
         gone = self.model.pages[victim]
         above = gone.above
         page = self.left.get(above)
@@ -195,7 +195,7 @@ class _Sketch:
         return None
 
     def _rest_below(self, victim: Path) -> Path | None:
-        """Return the next page that may belong to the node of a tombstoned page."""
+        """Return the page below a tombstoned page, if both may be of one node and its window goes next."""
         if victim not in self.left or self.first_children.get(victim, 0) > 1 or self.cut(victim):
             return None
         below = self._oldest_window()

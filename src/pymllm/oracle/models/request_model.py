@@ -15,7 +15,7 @@ from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
 @dataclass(frozen=True, slots=True, order=True)
 class Leaving:
-    """A state that a request's chunk leaves, ordered as C7 keeps them."""
+    """A state that a computed chunk leaves; instances sort in the order in which C7 keeps states."""
 
     is_inside: bool  # extracted inside a chunk; a state at the end of a prompt goes before
     negative_depth: int  # tokens before it, negated: the deepest goes first
@@ -65,7 +65,7 @@ class ServedRequest:
 
     @property
     def start(self) -> int:
-        """First token that it computes next."""
+        """The first token of the next computation."""
         return self.computed + self.skip
 
     @property
@@ -75,7 +75,7 @@ class ServedRequest:
 
     @property
     def resting_region(self) -> str:
-        """Where it stands without a chunk."""
+        """The region in which the request stands without a chunk."""
         return DECODE if self.computed >= self.prompt else WAITING
 
     @property

@@ -230,7 +230,7 @@ class RequestsModel(KindModel):
         return self.events.read(outcome, {"kv": {(it, prefix_of[block]) for block, it in hash_of.items()}})
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Know what was told."""
+        """Take over the events that were told."""
         self.events.follow(seen)
 
     def sizes(self) -> dict[str, int]:
@@ -401,7 +401,7 @@ class RequestsModel(KindModel):
         return self._use(operation.request, outcome, _NOT_PAUSED, PAUSED)
 
     def follow_resume(self, step: int, operation: Resume, seen: SeenRequest) -> None:
-        """Let it stand where it was."""
+        """Put the paused request back into its region."""
         seen.request.region = seen.request.resting_region
 
     def read_truncate(self, operation: Truncate, outcome: Outcome) -> SeenContext:
@@ -424,7 +424,7 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, lost=lost, request=request)
 
     def follow_truncate(self, step: int, operation: Truncate, seen: SeenRequest) -> None:
-        """Cut it."""
+        """Cut the request."""
         self.context.cut(seen.request, operation.tokens, operation.next_token, seen.lost)
 
     def read_release(self, operation: Release, outcome: Outcome) -> SeenContext:
@@ -436,7 +436,7 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, lost=lost, request=request)
 
     def follow_release(self, step: int, operation: Release, seen: SeenRequest) -> None:
-        """Let it go."""
+        """Remove the request with its blocks."""
         self.context.release(seen.request)
 
     def read_transfer_request(self, operation: TransferRequest, outcome: Outcome) -> SeenContext:
@@ -462,11 +462,11 @@ class RequestsModel(KindModel):
         return SeenContext(outcome.result, lost=lost)
 
     def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenContext) -> None:
-        """Let go of them."""
+        """Drop the references of the transfer."""
         self.context.end_transfer(operation.transfer)
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenContext) -> None:
-        """Forget everything."""
+        """Forget all blocks, states and live requests."""
         self.context.clear()
 
     # -- steps, failures -----------------------------------------------------------------------------------
@@ -528,5 +528,5 @@ class RequestsModel(KindModel):
         return self.read(operation, outcome)
 
     def follow_fault(self, step: int, operation: Fault, seen: SeenContext) -> None:
-        """Remember it."""
+        """Remember the fault for the next operation."""
         self._fault = operation

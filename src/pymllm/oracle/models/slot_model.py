@@ -64,7 +64,7 @@ class Remainder(Set[int]):
         self.gone.update(numbers)
 
     def give(self, numbers: Iterable[int]) -> None:
-        """Let numbers be there again."""
+        """Put numbers back."""
         self.gone.difference_update(numbers)
 
 

@@ -137,7 +137,7 @@ class SlotModel(KindModel):
         return SeenAlloc(result, NO_ROOM if is_short else DONE, (), wanted, (), [], (), [])
 
     def follow_alloc(self, step: int, operation: Alloc, seen: SeenAlloc) -> None:
-        """Hand the pages out, or let the failure be suspect."""
+        """Hand the pages out, or suspect the failed call."""
         if seen.fate == NO_ROOM:
             self.suspect("X4")
             return
@@ -263,7 +263,7 @@ class SlotModel(KindModel):
     # -- merges, groups, clear -----------------------------------------------------------------------------
 
     def follow_merge(self, step: int, operation: Merge, seen: Seen) -> None:
-        """Let freed pages be as old as others: what was in the order before is gone."""
+        """Merge freed pages into the free ones; a suspected order of pages no longer matters."""
         self.pool.merge()
         self.order_suspect = ""
 
@@ -272,7 +272,7 @@ class SlotModel(KindModel):
         return self.refused(outcome, _NESTED) if self._group_is_open() else Seen(outcome.result)
 
     def follow_begin_group(self, step: int, operation: BeginGroup, seen: Seen) -> None:
-        """Let pages that are given back from now on stay pending."""
+        """Keep pages pending that are given back from now on."""
         self.pool.begin_group()
 
     def read_end_group(self, operation: EndGroup, outcome: Outcome) -> Seen:
@@ -280,7 +280,7 @@ class SlotModel(KindModel):
         return Seen(outcome.result) if self._group_is_open() else self.refused(outcome, _NOT_BEGUN)
 
     def follow_end_group(self, step: int, operation: EndGroup, seen: Seen) -> None:
-        """Let pending pages be free."""
+        """Free the pages that were given back during the group."""
         self.pool.end_group()
 
     def _group_is_open(self) -> bool:
@@ -316,7 +316,7 @@ class SlotModel(KindModel):
         return SeenTransfer(outcome.result, DONE, (), begun.slots, begun.pages, halves=begun.halves)
 
     def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenTransfer) -> None:
-        """Let what was given back meanwhile be free."""
+        """Free the pages that were given back during the transfer."""
         del self.transfers[operation.transfer]
         self.ended[operation.transfer] = None
         self.is_as_cleared = self.is_as_cleared and not self.full.parked

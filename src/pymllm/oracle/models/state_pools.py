@@ -1,4 +1,4 @@
-"""Pools of recurrent states as specified: who has which track slot, and what stands in every row."""
+"""The specified pools of recurrent states: the holder of each track slot, and the content of each row."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class StatePoolModel(KindModel):
         return Seen(outcome.result, DONE if self.free else NO_ROOM)
 
     def follow_alloc_track(self, step: int, operation: AllocTrack, seen: Seen) -> None:
-        """Hand the slot out, or let the failure be suspect."""
+        """Hand the track slot out, or suspect the failed call."""
         if seen.fate == NO_ROOM:
             self.suspect("X4" if "pool" in self.claims else "P5")
             return
@@ -122,7 +122,7 @@ class StatePoolModel(KindModel):
         return self.refused(outcome, _OUTSIDE_FREED if slot else _ROW_0_FREED)
 
     def follow_free_track(self, step: int, operation: FreeTrack, seen: Seen) -> None:
-        """Take the slot back."""
+        """Take a held track slot back into the pool."""
         slot = self.one(operation.slot)
         self.held.remove(slot)
         self._let_go(slot)

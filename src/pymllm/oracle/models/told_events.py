@@ -67,7 +67,7 @@ class EventFold:
         return seen
 
     def follow(self, seen: SeenEvents) -> None:
-        """Know what the events told."""
+        """Take over the events that were read."""
         self.told = seen.told
 
     def _take(
