@@ -201,7 +201,7 @@ def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
 
 
 def walk_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> NDArray[np.bool_]:
-    """Do the same, and return of each full page whether it is handed out, page 0 included."""
+    """Check as `check_swa_allocator`; return for each full page, page 0 included, if it is handed out."""
     check_subject(allocator, SWATokenToKVPoolAllocator)
     full, swa = check_slot_store(allocator._full), check_slot_store(allocator._swa)
     if allocator._full.group_open != allocator._swa.group_open:

@@ -72,7 +72,7 @@ class CachedStates:
     # -- nodes that change ---------------------------------------------------------------------------
 
     def append(self, leaf: MambaTreeNode) -> None:
-        """Add a leaf of the current access to the tree."""
+        """Add a new leaf to the tree as its most recent node."""
         self.tree.append(leaf)
         # Here and in `adopt`: insert_mru asks first whether it may, 0.2 us.
         self.full_lru.insert_behind(leaf, self.full_lru.head)
@@ -101,7 +101,7 @@ class CachedStates:
     # -- states --------------------------------------------------------------------------------------
 
     def adopt(self, node: MambaTreeNode, track_slot: int) -> None:
-        """Give a state to a node of the current access that has none; its holds protect it at once (M4)."""
+        """Give a state to a node without one, made most recent; the node's holds protect it at once (M4)."""
         node._track_slot = track_slot
         node.mamba_lock_ref = node._holds
         self.lru.insert_behind(node, self.lru.head)

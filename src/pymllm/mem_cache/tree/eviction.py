@@ -80,7 +80,7 @@ class LeafPlan(Generic[NodeT]):
         return False
 
     def _note(self, node: NodeT) -> None:
-        """Note the other memory that goes with a chosen node."""
+        """Count the window or state that a chosen node gives back beside its slots; here, none."""
 
     def _loses_last_child(self, parent: NodeT) -> bool:
         known = self._children_left.get(parent.id)

@@ -158,7 +158,7 @@ class Priority:
 
 
 class SLRU:
-    """Segmented LRU: what has too few hits goes before what is protected, each part by recency.
+    """The segmented LRU policy: nodes with few hits go before protected nodes, each part by recency.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class SLRU:
         self.protected_threshold = as_size("protected_threshold", protected_threshold)
 
     def rank(self, node: RankedNode) -> Any:
-        """Return whether it is protected."""
+        """Return whether the node is in the protected part."""
         return node.hit_count >= self.protected_threshold
 
 

@@ -213,7 +213,7 @@ class TreeNode(BaseTreeNode):
 
 
 class RankedTreeNode(TreeNode):
-    """The same of a cache with another policy than ``lru``, which may look at more.
+    """A `TreeNode` for policies other than ``lru``, which may look at more than recency.
 
     A class of its own, so that the nodes of all other caches are as small, and made as quickly, as they were:
     this one takes 0.2 us more to make, and 16 bytes.
@@ -331,7 +331,7 @@ class MambaTreeNode(BaseTreeNode):
 
 
 class RankedMambaTreeNode(MambaTreeNode):
-    """The same of a cache with another policy than ``lru``, as `RankedTreeNode`."""
+    """A `MambaTreeNode` for policies other than ``lru``, with the fields of `RankedTreeNode`."""
 
     __slots__ = ("creation_time", "priority")
 

@@ -135,7 +135,7 @@ class RadixTree(Generic[NodeT]):
         return root, type(self.victims)(self.victims.policy), object()
 
     def start_with(self, start: tuple[NodeT, Victims[NodeT], object], nodes: Sequence[NodeT] = ()) -> None:
-        """Start empty; ``nodes``, which are those of before, are stale, ids go on counting (X3, X7).
+        """Start empty with prepared parts; the earlier ``nodes`` become stale, and ids go on (X3, X7).
 
         Looks at nothing of what it replaces, so that it works after an interrupt anywhere.
         """

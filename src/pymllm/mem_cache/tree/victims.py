@@ -31,7 +31,7 @@ NodeT = TypeVar("NodeT", bound=Aged)
 
 
 class _SameAccess(Generic[NodeT]):
-    """Members of one access, which lie on one path: shallowest first."""
+    """The members of an order that one access touched: nodes of one path, the shallowest first."""
 
     __slots__ = ("_heap", "by_depth")
 
@@ -58,7 +58,7 @@ _Held: TypeAlias = NodeT | _SameAccess[NodeT]
 
 
 class _Latecomers(Generic[NodeT]):
-    """Members by access numbers that came in any order: a bitmap of the numbers, with a heap of its blocks.
+    """The members that entered an order late, by access number: a bitmap with a heap of its blocks.
 
     Leaves enter with old numbers when a hold is released or a child goes. A heap of the leaves themselves
     costs 3 us a pop at 200,000 of them and fills with stale entries under locks; here adding, removing and
@@ -94,7 +94,7 @@ class _Latecomers(Generic[NodeT]):
         self._unmark(int(number))
 
     def oldest(self) -> NodeT:
-        """Return the least recent one, of at least one."""
+        """Return the least recent member; there must be one."""
         heap, blocks = self._heap, self._blocks
         while heap[0] not in blocks:
             heappop(heap)
@@ -262,7 +262,7 @@ class VictimOrder(Generic[NodeT]):
         """Look again at a member that has changed, but for its recency: nothing else counts here."""
 
     def _append(self, first: NodeT, last: NodeT) -> None:
-        """Link a stretch, whose nodes are linked with each other, in as the youngest."""
+        """Append a stretch of nodes, which are linked with each other, as the most recent."""
         end = self._end
         youngest = end._older
         youngest._younger, first._older = first, youngest
@@ -283,7 +283,7 @@ _Ranked: TypeAlias = tuple[Any, float, int, NodeT]
 
 
 class RankedOrder(VictimOrder[NodeT]):
-    """The same set of nodes, of which the one with the smallest rank goes first; of equal ranks the oldest.
+    """A set of nodes ordered by rank: the smallest rank goes first, and of equal ranks the oldest.
 
     The ring stays what it is, and says what is the oldest. Above it is a heap of ranks, to which nothing is
     done before somebody asks for the first member: what was used ten times meanwhile is ranked once. Cost:

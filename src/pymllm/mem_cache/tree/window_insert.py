@@ -31,7 +31,7 @@ class _Revival(NamedTuple):
 
 
 class _Carving(NamedTuple):
-    """A revival with all that it takes."""
+    """A prepared revival: its runs, their slots, the splits of nodes, and the nodes to revive."""
 
     runs: list[Run]
     moves: bool
