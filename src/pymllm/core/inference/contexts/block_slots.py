@@ -38,7 +38,7 @@ class SlotClaim(NamedTuple):
 
 
 class SlotTracker:
-    """Keep blocks and slots as inverse partial maps, and the free slots as a stack.
+    """The inverse partial maps between blocks and slots, and the free slots as a stack.
 
     ``num_blocks``: blocks that may get a slot. ``max_slots``: slots. ``slot_of``, ``block_of``:
     ``(num_blocks,)`` and ``(max_slots,)``, int32, -1 for none; views of the tensors below. ``block_to_slot``,
@@ -71,7 +71,7 @@ class SlotTracker:
         self.hash_to_block_id.clear()
 
     def distinct(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each of some blocks without a slot once.
+        """Return blocks without their repeats; none of them may have a slot.
 
         Each place writes its number where the block's slot will be, and one place per block finds its own
         there: 4 us for 1,024 blocks, where `numpy.unique` takes 20 and a dict 50. A single block, the most
@@ -134,7 +134,7 @@ class SlotTracker:
         self.free_count += claim.slots.size
 
     def _once(self, having: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each of some blocks that have a slot once, as `distinct` does for those without."""
+        """Return blocks without their repeats, as `distinct`; all of them must have a slot."""
         slots, places = self.slot_of[having].astype(np.int64), np.arange(having.size, dtype=np.int32)
         owners = having.astype(np.int32)
         self.block_of[slots] = places
@@ -145,7 +145,7 @@ class SlotTracker:
         return kept
 
     def free_slot_of(self, block: int) -> None:
-        """Do the same for one block that has a slot, without an array."""
+        """Unmap and free the slot of one block, which must have one, without an array."""
         slot = self.slot_of.item(block)
         self.slot_of[block] = self.block_of[slot] = _NONE
         self.hash_to_block_id.pop(self.hash_of.item(block), None)
@@ -164,7 +164,7 @@ class SlotTracker:
 
 
 class BlockSlots(OneOwner):
-    """Give slots to blocks: the part of a `MambaSlotAllocator` that knows nothing of states.
+    """The slots of blocks: the part of a `MambaSlotAllocator` that knows nothing of states.
 
     ``context``: offers ``kv_block_allocator`` and ``prefix_caching_eviction_policy``. ``max_slots``: slots.
     All of it is on the host. Laws: C2, C4, C5, C6.
@@ -332,7 +332,7 @@ class BlockSlots(OneOwner):
         self._tracker.free_slots_of(self._as_blocks("block_ids_list", block_ids_list))
 
     def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
-        """Do the same without an array, where there is no memory for one, or must be none wanted."""
+        """Free the slots of blocks one by one, where no array can or may be allocated."""
         for block in block_ids:
             self.invalidate_block(block)
 

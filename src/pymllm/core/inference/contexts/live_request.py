@@ -260,7 +260,7 @@ class BatchDimensions:
         self._rows = rows
 
     def __repr__(self) -> str:
-        """Name both counts."""
+        """Return the class with its two counts."""
         return (
             f"BatchDimensions(decode_req_count={self.decode_req_count}, "
             f"prefill_req_count={self.prefill_req_count})"
