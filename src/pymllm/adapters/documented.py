@@ -846,7 +846,7 @@ class GivenByName:
 
 
 def is_documented(found: object) -> bool:
-    """Tell whether a class has what some kind of object is told by, or a function might make one."""
+    """Tell whether a class has the marks of a kind of object, or is a function, which may make one."""
     if not inspect.isclass(found):
         return inspect.isfunction(found)
     return any(hasattr(found, mark) for kind in _KINDS for mark in kind.marks)

@@ -151,7 +151,7 @@ class Blocks(OwnPool):
         return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
 
     def audit(self) -> Sequence[str]:
-        """Check the trackers of both."""
+        """Check the trackers of the block and slot allocators."""
         check_kv_block_allocator(self.pool)
         if self.slots is None:
             return ("C1", "C3")
@@ -268,7 +268,7 @@ class Blocks(OwnPool):
         return out.Done()
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Done:
-        """Reset both, and begin anew with what is the context's."""
+        """Reset the block and slot allocators, and the context's own state."""
         self.pool.reset()
         self.context.prefix_cache_lru_clock = 0
         if self.slots is not None:

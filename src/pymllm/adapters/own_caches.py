@@ -244,7 +244,7 @@ class OwnTree(OwnPrefixCache):
 
 
 class Radix(OwnTree):
-    """`RadixCache`, over each of our allocators and over none."""
+    """The adapter of `RadixCache`, over each of our allocators and over none."""
 
     CACHE: ClassVar[type[RadixCache]] = RadixCache
     """Whose object it is; what is a variation of ours names itself here."""
@@ -295,7 +295,7 @@ class Radix(OwnTree):
 
 
 class WindowedRadix(Radix):
-    """The same with windows of one page, and of more than one in a paged cache."""
+    """The adapter of `RadixCache` with windows of one page, and of several pages in a paged cache."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([4, 6], ["none", "token", "swa"]),
@@ -308,7 +308,7 @@ _POOLED = pool_configurations([None], ["token"])
 
 
 class RankedRadix(Radix):
-    """`RadixCache` with each policy but ``lru``, in pages of one size or the other, and one with windows."""
+    """The adapter of `RadixCache` with each policy but ``lru``, in pages of two sizes, once with windows."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *({**_POOLED[at % 2], "policy": policy} for at, policy in enumerate(POLICIES) if policy != "lru"),

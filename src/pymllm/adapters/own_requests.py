@@ -183,7 +183,7 @@ class Requests(BaseAdapter):
         return ("C1", "C3", *states, "E2", "E3")
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
-        """Carry an operation out; what was to fail in it is forgotten then."""
+        """Carry an operation out; afterwards forget the faults set for it."""
         outcome = super().apply(step, operation)
         self._is_touched = not isinstance(operation, ops.Inspect | ops.Fault)
         if not isinstance(operation, ops.Fault):
@@ -212,7 +212,7 @@ class Requests(BaseAdapter):
         return out.Done()
 
     def do_truncate(self, step: int, operation: ops.Truncate) -> out.Result:
-        """Cut a request, and set its live state back to the one that the forward pass found there."""
+        """Cut a request, and restore the live state that the forward pass had at the new length."""
         request = self._find(operation.request)
         self.context.truncate(request, operation.tokens, operation.next_token)
         live = request.lives.get(operation.tokens)

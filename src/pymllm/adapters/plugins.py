@@ -36,7 +36,7 @@ def _read_all() -> tuple[tuple[EntryPoint, tuple[AdapterEntry, ...] | str], ...]
 
 
 def _read(point: EntryPoint) -> tuple[AdapterEntry, ...] | str:
-    """Return the list of adapters that an entry point names, or the reason why it is none."""
+    """Return the list of adapters that an entry point names, or the reason why it names none."""
     try:
         found = point.load()
         is_sequence = isinstance(found, Iterable) and not isinstance(found, str | bytes)

@@ -225,7 +225,10 @@ class SlotCalls(BaseAdapter):
 
 
 class SlotAdapter(SlotCalls):
-    """An allocator of slots or pages, kind ``slots``: `alloc`, `free`, `clear` and ``sizes``."""
+    """The adapter of an allocator of slots or pages, kind ``slots``.
+
+    `alloc`, `free`, `clear` and ``sizes``.
+    """
 
     KIND: ClassVar[str] = "slots"
 
@@ -239,11 +242,12 @@ class SlotAdapter(SlotCalls):
 
 
 class PrefixAdapter(SlotCalls):
-    """A prefix cache, kind ``prefix``: `match`, `insert`, `evict`, `lock`, `unlock`, `reset` and ``sizes``.
+    """The adapter of a prefix cache, kind ``prefix``.
 
-    With a pool also `alloc` and `free`. A *node* is whatever the cache takes a hold of: an object of its own,
-    or the tokens where it has none. What it gives back to the pool by itself is an effect: either the pool's
-    method is watched, ``self.calls.watch(pool, "free")``, or the adapter says so (`gave_back`).
+    `match`, `insert`, `evict`, `lock`, `unlock`, `reset` and ``sizes``; with a pool also `alloc` and `free`.
+    A *node* is whatever the cache takes a hold of: an object of its own, or the tokens where it has none.
+    What it gives back to the pool by itself is an effect: either the pool's method is watched,
+    ``self.calls.watch(pool, "free")``, or the adapter says so (`gave_back`).
     """
 
     KIND: ClassVar[str] = "prefix"
@@ -419,7 +423,7 @@ class PrefixAdapter(SlotCalls):
 
 
 class BlockAdapter(BaseAdapter):
-    """Blocks that are shared by counting references and found by hashes, kind ``blocks``.
+    """The adapter of a pool of blocks with reference counts and hashes, kind ``blocks``.
 
     `alloc`, `retain`, `release`, `register`, `stamp`, `set_clock`, `reset`, `books`, ``sizes``; and `lost`,
     which the allocator, or the adapter for it, calls for blocks that are gone. `claim` ``callbacks``.
@@ -460,7 +464,7 @@ class BlockAdapter(BaseAdapter):
         raise UnsupportedError("register_blocks")
 
     def stamp(self, blocks: list[int]) -> None:
-        """Make blocks as young as the clock."""
+        """Set the stamps of blocks to the clock."""
         raise UnsupportedError("stamp_blocks")
 
     def set_clock(self, clock: int) -> None:

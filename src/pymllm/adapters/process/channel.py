@@ -165,7 +165,7 @@ class Channel:
     # -- listening ---------------------------------------------------------------------------------------
 
     def receive(self, seconds: float | None) -> bytes:
-        """Return the next line without its end; `ChannelError` after a limit of seconds, if given."""
+        """Return the next line without the newline; `ChannelError` after a limit of seconds, if given."""
         if not self._lines:
             self._await_line(seconds)
         line = self._lines.popleft()

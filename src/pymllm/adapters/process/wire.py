@@ -1,4 +1,4 @@
-"""Operations and outcomes, as lines of JSON spell them: those of histories, with the slots that are meant.
+"""The operations and outcomes of histories as lines of JSON that give slots by their numbers.
 
 A history names slots by the step that gave them, so that it runs anywhere. A program is told the numbers
 that it gave itself: what is a `Span` there is here a list of integers, or one integer where exactly one is
@@ -38,7 +38,7 @@ def make_line(message: dict[str, Any] | Record) -> bytes:
 
 
 def read_line(line: bytes) -> Any:
-    """Return the value of a line of JSON; `ValueError` gives the reason why it is none."""
+    """Return the value of a line of JSON; `ValueError` says why a line is not JSON."""
     try:
         plain = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
