@@ -43,7 +43,7 @@ class CheckResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The heaviest of all laws."""
+        """The heaviest verdict among those of all laws."""
         return self.document.verdict
 
     @property

@@ -1,4 +1,4 @@
-"""The search for one planted fault: caught or not, by whom, by which law, after how much.
+"""The search for one planted fault: which searcher and law catch it, and after how many operations.
 
 Each searcher plays programs on its adapters until one breaks a law, and can go on later. What is found
 follows from the seed alone, and never from how fast a machine is.
@@ -67,7 +67,7 @@ class Searcher(ABC):
         return sum(machine.steps_run for machine in self._machines)
 
     def go_on(self, operations: int) -> Caught | None:
-        """Play until a total number of operations was carried out, or something is caught.
+        """Play until a total number of operations was carried out, or a program breaks a law.
 
         A program that ends with any other error than a violation says nothing; the next one is played, and
         one operation is counted at least, so that there is an end to it. After ``_MOST_CRASHES`` such
@@ -238,7 +238,7 @@ class FaultResult:
 
     @property
     def is_caught(self) -> bool:
-        """Whether every seed caught it, each time by a law of its list."""
+        """Whether every seed caught the fault, each time by a law of the fault's list."""
         return not self.problems and not self.unlisted
 
     @property

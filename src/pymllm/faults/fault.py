@@ -30,7 +30,7 @@ class Fault:
 
     @property
     def entry(self) -> str:
-        """The id without the name of the system: the bug that is planted, if it is one."""
+        """The id up to its first hyphen: of a planted bug, the id of the bug."""
         return self.id.partition("-")[0]
 
     def may_be_caught_by(self, law: str) -> bool:

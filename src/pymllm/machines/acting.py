@@ -106,7 +106,10 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """Violations that a search ignores: each ends its program, or counts as right, and is no finding."""
+    """The violations that a search does not report: known deviations, and laws that it does not look for.
+
+    Each ends its program, or lets what was seen count as right.
+    """
 
     deviations: tuple[Deviation, ...] = ()  # what is known
     but_for: tuple[str, ...] = ()  # laws whose violations are wanted, if not all are

@@ -489,7 +489,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="live", weight=5, pick=PICK)
     def hash_node(self, pick: int) -> None:
-        """Hash a node and its ancestors, every other time one of a namespace (H3)."""
+        """Hash a node and its ancestors; every other time, choose a node in a namespace (H3)."""
         named = [handle for handle in self.live if handle.path.space.extra_key is not None]
         if "hashes" in self.capabilities:
             self.do(Hash(picked(named if named and pick % 2 else self.live, pick).step))

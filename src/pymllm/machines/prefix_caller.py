@@ -247,7 +247,7 @@ class PrefixCaller(ActingMachine):
         return number, self.do(operation).result
 
     def look(self) -> None:
-        """Look at every node, where the adapter shows them and it is time, and at the events until then."""
+        """Inspect all nodes and take the events, where claimed, on one of `INSPECT_EVERY` calls."""
         self._acts_until_look -= 1
         if self._acts_until_look > 0:
             return

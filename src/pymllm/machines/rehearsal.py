@@ -252,7 +252,7 @@ def _cached_at_reset(rehearsal: _Rehearsal) -> int:
 
 
 def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an eviction that reports pages in place of slots, or counts them."""
+    """Find an eviction that reports pages in place of slots, or returns a count of pages."""
     result, page, told_slots = told.outcome.result, rehearsal.page, told.slots
     if not isinstance(result, out.Evicted) or page < 2 or not told_slots:
         return None

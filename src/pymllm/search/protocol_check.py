@@ -115,7 +115,7 @@ class _Check:
 
     # -- the course ------------------------------------------------------------------------------------
     def run(self) -> None:
-        """Hold the whole conversation once."""
+        """Carry out the whole conversation with the program, once."""
         try:
             program = self._ask(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT), Program)
             if program is not None:

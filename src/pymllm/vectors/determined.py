@@ -188,7 +188,7 @@ class Expecter:
         return not self._passes(result=fewer)
 
     def _read(self, name: str, value: Any, passes: _Passes) -> Any:
-        """Return the determined parts of states whose number is free: first their shape, then the content."""
+        """Return the determined parts of the shape or rows of states whose number is not determined."""
         if name.endswith("_shape"):
             return value if self._is_shaped else {"$may": value}
         if not self._is_shaped or not isinstance(value, list):
