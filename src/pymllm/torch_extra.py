@@ -55,7 +55,7 @@ def collector_aside() -> Iterator[None]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Let nobody look for cycles meanwhile."""
+    """Switch Python's garbage collector off inside the block."""
     is_on = gc.isenabled()
     gc.disable()
     try:

@@ -500,7 +500,7 @@ def adapter_of_file(file: str, named: str, given: str | None) -> str:
 
 
 def read_program(file: str) -> History:
-    """Read a history; `click.UsageError` where the file cannot be read, `TraceError` where it is none."""
+    """Read a history; `click.UsageError` where the file cannot be read, `TraceError` if not a history."""
     path, name = split_program(file)
     try:
         if not name:

@@ -70,7 +70,7 @@ def show(text: str) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that is written to; ``None`` where it is none."""
+    """Return the number of columns of the terminal that is written to; ``None`` without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

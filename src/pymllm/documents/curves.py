@@ -27,7 +27,7 @@ class ModelRow(Row, frozen=True, kw_only=True):
 
 
 class SampleRow(Row, frozen=True):
-    """A sample: the share of all blocks, and the parts of it that its error is told by."""
+    """A sample: its share of all blocks, and the number of its parts, from which its error is estimated."""
 
     rate: float
     parts: int

@@ -157,7 +157,7 @@ class DeviationRow(Row, frozen=True):
 
 
 class ProblemRow(Row, frozen=True):
-    """Why something is unknown, and the program that was running.
+    """A problem that left something unknown, and the program that was running.
 
     Of a program in another process also how the conversation ended, and the file with its last lines.
     """

@@ -349,7 +349,7 @@ def make_line(
     verdict: LimitVerdict | None,
     untouched: str | None = None,
 ) -> str:
-    """Return one line of JSON about a test, without its end, for a log that dashboards are made of.
+    """Return one line of JSON about a test, without the newline, for a log that dashboards are made of.
 
     The worker is pytest-xdist's, or ``"main"``; ``untouched`` says how it is known that a test which is
     marked for a GPU touched none. Of a long curve, evenly spread samples are kept, the last one

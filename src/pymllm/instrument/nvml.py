@@ -146,7 +146,7 @@ class NvmlRun:
     # -- sampling --------------------------------------------------------------------------------------
 
     def _keep_sampling(self) -> None:
-        """Sample whenever a sample is due and none pauses; the lock is free while the driver is asked."""
+        """Sample whenever a sample is due, unless paused; hold no lock while the driver is asked."""
         while self._wait_until_due():
             self._sample()
             with self._condition:

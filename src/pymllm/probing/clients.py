@@ -36,7 +36,7 @@ _IMPOSSIBLE = -9999.0  # vLLM's word for a token without any probability; llama.
 
 
 class ServerFailed(PymllmError):
-    """The server does not answer as it must, so that nothing more can be said: what was judged stays.
+    """A server that does not answer as it must: the probe ends, and what was judged before stays.
 
     ``status`` is that of its answer, where it is the reason.
     """
@@ -45,7 +45,7 @@ class ServerFailed(PymllmError):
 
 
 class NotServed(UsageError):
-    """The address is none that can be probed: nothing listens, it is not ours to talk to, no API answers."""
+    """An address that cannot be probed: nothing listens, it is not ours to talk to, or no API answers."""
 
 
 class Client(ABC):
@@ -80,7 +80,7 @@ class Client(ABC):
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing has to be found out by asking."""
+        """Whether the fields that the server supports are known without asking it."""
         return not self.salt_field
 
     @property
@@ -97,7 +97,7 @@ class Client(ABC):
 
     @abstractmethod
     def read(self, prompt: Sequence[int], plain: Any) -> Answer:
-        """Read an answer; `LookupError`, `TypeError` or `ValueError` where it is none."""
+        """Return the answer in a server's JSON; `LookupError`, `TypeError` or `ValueError` without one."""
 
     def ask(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None = None, *, is_cold: bool = False
@@ -167,7 +167,7 @@ class OpenAI(Client):
 
     @property
     def is_known(self) -> bool:
-        """Whether it is vLLM or ours, which have all fields."""
+        """Whether the server is vLLM or ours, which support all fields."""
         return self.server in ("vllm", "pymllm")
 
     def body(
@@ -224,7 +224,7 @@ class LlamaCpp(Client):
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """``cache_prompt`` is a field of each request."""
+        """The way to ask cold: ``cache_prompt``, a field of each request."""
         return ("flag",)
 
     def body(

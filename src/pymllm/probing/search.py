@@ -59,14 +59,14 @@ class Servers:
         return Player(now or self.client, self.way, self.other, tell, self.heard)
 
     def empty(self) -> None:
-        """Empty the cache where that can be done; events of before are of no use any more."""
+        """Empty the server's cache if it can be emptied, and drop the events heard so far."""
         if self.heard is not None:
             self.heard.take()
         if self.client.reset_path is not None:
             self.client.reset()
 
     def await_events(self) -> None:
-        """Empty the cache until that is told, since a subscription takes a while."""
+        """Empty the cache repeatedly until an event arrives, since a new subscription takes a while."""
         end = time.monotonic() + _SUBSCRIBED_SECONDS
         while self.heard is not None and not self.heard.has_heard and time.monotonic() < end:
             if self.client.reset_path is None:
@@ -76,7 +76,7 @@ class Servers:
 
     @property
     def way(self) -> Way:
-        """How requests are made cold; `UsageError` where there is no way."""
+        """The way to make requests cold; `UsageError` where there is none."""
         if self.other is not None:
             return "other"
         if not self.client.ways:

@@ -84,7 +84,7 @@ class _Segment:
         return next((used for used, left_out in self.earlier if left_out <= cache), _NEVER)
 
     def use(self, number: int, left_out: int) -> None:
-        """Note a prompt."""
+        """Note the latest prompt with these pages, and how many caches left it out."""
         if left_out:
             before = ((self.used, self.left_out), *self.earlier)
             self.earlier = tuple(it for it in before if it[1] < left_out and it[0] != _NEVER)
@@ -333,7 +333,7 @@ class LruCurve:
         return first // width + same
 
     def _split(self, lower: _Segment, depth: int) -> _Segment:
-        """Cut a segment in two, and return the upper half, at whose end no cache has a node's end yet."""
+        """Cut a segment in two, and return the upper half; no cache has a node that ends there yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
         assert parent.children is not None

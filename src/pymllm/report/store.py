@@ -85,12 +85,12 @@ def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Pat
 
 
 def dump_header(header: RunHeader) -> str:
-    """Return the first line of a run, without its end."""
+    """Return the first line of a run, without the newline."""
     return json.dumps({"format": FORMAT, "schema": SCHEMA, **_plain(header)}, allow_nan=False)
 
 
 def dump_record(record: Record) -> str:
-    """Return the line of a record, without its end."""
+    """Return the line of a record, without the newline."""
     return json.dumps({"record": _NAMES[type(record)], **_plain(record)}, allow_nan=False)
 
 

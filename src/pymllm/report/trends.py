@@ -48,7 +48,7 @@ class Trend:
 
     @property
     def change(self) -> float | None:
-        """The newest value over the one before, less 1; ``None`` where there is none, or it was zero."""
+        """The newest relative change; ``None`` with a single value, or where the value before was 0."""
         return change(*self.points[-2:]) if len(self.points) > 1 else None
 
     @property
@@ -60,7 +60,7 @@ class Trend:
 
 
 def change(before: Point, after: Point) -> float | None:
-    """Return a value over the one before, less 1; ``None`` where that was zero."""
+    """Return the relative change between two points; ``None`` where the first value is 0."""
     return (after.value - before.value) / abs(before.value) if before.value else None
 
 

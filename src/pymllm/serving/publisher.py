@@ -85,7 +85,7 @@ class EventPublisher:
         return bool(self._socket.poll(int(seconds * 1000)))
 
     def publish(self, events: Sequence[CacheEvent]) -> None:
-        """Publish events as one message; none make no message."""
+        """Publish events as one message; without events, send no message."""
         if not events:
             return
         batch = msgspec.msgpack.encode([time.time(), [self._as_map(event) for event in events], 0])

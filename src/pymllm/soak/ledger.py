@@ -224,13 +224,13 @@ OPENING = {"format": FORMAT, "schema": SCHEMA}
 
 
 def write_line(record: CampaignHeader | RunRecord) -> str:
-    """Write a record as a line of a ledger, without its end."""
+    """Return a record as a line of a ledger, without the newline."""
     opening = OPENING if isinstance(record, CampaignHeader) else {}
     return json.dumps({**opening, **msgspec.to_builtins(record)})
 
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
-    """Read a line of a ledger; `ValueError` gives the reason why it is none."""
+    """Read a line of a ledger; `ValueError` says what is wrong with the line."""
     return _record_of(read_json(line))
 
 

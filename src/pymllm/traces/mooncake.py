@@ -32,7 +32,7 @@ BLOCK_TOKENS = 512
 
 
 class MooncakeLine(msgspec.Struct, frozen=True, gc=False):
-    """A line; more fields are ignored."""
+    """A line of a Mooncake trace, one request; other fields are ignored."""
 
     timestamp: float
     input_length: int

@@ -136,7 +136,7 @@ class TraceStatistics:
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to the last."""
+        """The seconds from the first arrival to the last."""
         return (self.now_ms - self.begin_ms) / 1000
 
     @property

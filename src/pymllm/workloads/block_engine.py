@@ -138,7 +138,7 @@ class MeasuredContext(DynamicInferenceContext):
 
 
 def make_block_context(config: EngineConfig, hash_page: HashPage | None = None) -> MeasuredContext:
-    """Build the empty context of a rounded configuration, with the smallest states of all dimensions."""
+    """Build the empty context of a rounded configuration, with the smallest possible recurrent states."""
     assert config.track_slots is not None
     assert config.mamba_chunk_size is not None
     assert config.eviction_policy is not None

@@ -256,7 +256,7 @@ class Engine(EngineLoop[LiveRequest]):
         return computed
 
     def _compute(self, live: LiveRequest, piece: int) -> int:
-        """Compute a piece of a chunk and share it; return how many tokens, as `_prefill_chunk`."""
+        """Compute and cache tokens of a chunk; return their number, 0 where the request was retracted."""
         slots = None
         while slots is None:
             slots = self.memory.extend(live, piece)

@@ -168,7 +168,7 @@ def _bounded(opened: Any) -> Iterator[Request]:
 def _keeping(
     path: Path | None, held: list[Request], plan: PlayPlan, results: dict[int, Served]
 ) -> Iterator[Callable[[Served], None]]:
-    """Yield what writes a result into a file, which has those of before first."""
+    """Yield a function that writes results into a file, after the results of an earlier replay."""
     import msgspec
 
     from pymllm.replay.served import ServedHead, digest_of
