@@ -60,7 +60,7 @@ class Dependency(msgspec.Struct, frozen=True):
 
 
 class AgenticLine(msgspec.Struct, frozen=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     request_id: str
     output_length: int

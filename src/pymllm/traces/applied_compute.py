@@ -33,7 +33,7 @@ _BLOCKS_MAX = 1 << 16
 
 
 class AppliedComputeLine(msgspec.Struct, frozen=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     num_turns: int
     input_prompt_length: int

@@ -37,7 +37,7 @@ _NO_PARENT = -1
 
 
 class BailianLine(msgspec.Struct, frozen=True, gc=False):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     chat_id: int
     timestamp: float

@@ -45,7 +45,7 @@ BLOCK_TOKENS = 512
 
 
 class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     hash_ids: tuple[int, ...]
     input_length: int | None = None

@@ -32,7 +32,7 @@ from pymllm.workloads.request import Request
 
 
 class KvsimLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     hash_ids: tuple[int | str, ...]
     input_length: int

@@ -38,7 +38,7 @@ REQUESTS = "0_trace.jsonl"
 
 
 class RagPulseLine(msgspec.Struct, frozen=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     timestamp: float
     input_length: int

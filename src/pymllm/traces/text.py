@@ -54,7 +54,7 @@ BLOCK_TOKENS = 16
 
 
 class TextLine(msgspec.Struct, frozen=True):
-    """A line; more fields are ignored."""
+    """A line of a trace in this format; other fields are ignored."""
 
     text: str | None = None
     prompt: str | list[int] | None = None
