@@ -16,7 +16,6 @@ import torch
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.cache_events import Part
-from pymllm.mem_cache.slots.slot_store import as_tensor
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, as_policy
 from pymllm.mem_cache.tree.node import RankedTreeNode, TreeNode
@@ -26,7 +25,7 @@ from pymllm.mem_cache.tree.slot_exchange import read_incoming_slots
 from pymllm.mem_cache.tree.tree_cache import TreeCache
 from pymllm.mem_cache.tree.victims import Victims
 from pymllm.mem_cache.tree.window_insert import WindowInsert
-from pymllm.mem_cache.uploads import bring
+from pymllm.mem_cache.uploads import as_tensor, bring
 
 __all__ = ["RadixCache", "TreeNode"]
 

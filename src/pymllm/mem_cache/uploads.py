@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 _NOWHERE_FAR: Final = ("cpu", "meta")
 
 
+def as_tensor(numbers: torch.Tensor | NDArray[np.integer]) -> torch.Tensor:
+    """Return numbers as a tensor, which shares their memory."""
+    return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
+
+
 def is_capturing(device: torch.device) -> bool:
     """Tell whether a launch on a device now becomes part of a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.slots.slot_store import SlotStore, as_tensor
-from pymllm.mem_cache.uploads import bring
+from pymllm.mem_cache.slots.slot_store import SlotStore
+from pymllm.mem_cache.uploads import as_tensor, bring
 
 # What `_state` says of a page, where ownership is checked. Held is zero, so that one `any` over what a call
 # names tells whether something must be refused.

@@ -23,6 +23,7 @@ from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.ownership import refuse_other_thread
 from pymllm.mem_cache.slots.page_holds import PageHolds, Split, on_host
+from pymllm.mem_cache.uploads import as_tensor
 
 if TYPE_CHECKING:
     from pymllm.mem_cache.page_owners import PageOwners
@@ -360,11 +361,6 @@ class SlotStore(ABC):
     def repeated_error(self, slot: int) -> OwnershipError:
         """Word the refusal of a slot that one call names twice."""
         return OwnershipError(f"slot {slot} is named more than once in one call: name each slot once")
-
-
-def as_tensor(starts: torch.Tensor | NDArray[np.integer]) -> torch.Tensor:
-    """Return slots as a tensor, which shares their memory."""
-    return torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts
 
 
 def is_nothing(indices: torch.Tensor) -> bool:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.page_owners import PageOwners
-from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, as_tensor, is_nothing
+from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, is_nothing
 from pymllm.mem_cache.slots.slot_transfers import SlotTransfers
 from pymllm.mem_cache.slots.store_choice import StoreKind, make_slot_store
+from pymllm.mem_cache.uploads import as_tensor
 
 
 class SWATokenToKVPoolAllocator(SlotTransfers):

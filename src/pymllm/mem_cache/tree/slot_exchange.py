@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.slots.slot_store import as_tensor
 from pymllm.mem_cache.tree.node import BaseTreeNode, PageStarts
 from pymllm.mem_cache.tree.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.tree.token_encoding import decode_tokens
-from pymllm.mem_cache.uploads import bring
+from pymllm.mem_cache.uploads import as_tensor, bring
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, Ins
 from pymllm.mem_cache.cache_events import CacheEvent, EventLog, Part
 from pymllm.mem_cache.ownership import OneOwner, refuse_other_thread
 from pymllm.mem_cache.page_owners import Owner, PageOwners
-from pymllm.mem_cache.slots.slot_store import as_tensor
 from pymllm.mem_cache.tree.eviction import LeafPlan
 from pymllm.mem_cache.tree.eviction_policy import EvictionPolicy, is_lru
 from pymllm.mem_cache.tree.node import BaseTreeNode
@@ -32,6 +31,7 @@ from pymllm.mem_cache.tree.slot_exchange import (
     return_what_is_left,
 )
 from pymllm.mem_cache.tree.victims import Victims
+from pymllm.mem_cache.uploads import as_tensor
 
 NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
