@@ -387,7 +387,7 @@ def test_a_good_program_is_evidence() -> None:
         ([Fault("free")], "only a callback"),
         ([Fault("callback", 0)], "from the first on"),
         ([AllocBlocks(2), RegisterBlocks(first(0, 1), (5, 6), (6, 0))], "stands before its parent"),
-        ([StampBlocks((block_number(1),))], "nobody's"),
+        ([StampBlocks((block_number(1),))], "have no holder"),
         ([StampBlocks(first(0))], "gave 0 numbers"),
     ],
 )
