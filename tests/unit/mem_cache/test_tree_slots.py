@@ -58,6 +58,21 @@ def test_a_tree_on_the_host_reads_slots_as_an_array_over_their_memory(dtype: tor
     assert numbers.tolist() == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(4, dtype=torch.bfloat16), "value has dtype torch.bfloat16: slots are integers"),
+        (torch.ones(4, dtype=torch.int64).to_sparse(), "value has layout torch.sparse_coo"),
+        (torch.ones(4, dtype=torch.int64, device="meta"), "value is on the meta device"),
+    ],
+    ids=["bfloat16", "sparse", "meta"],
+)
+def test_a_tree_on_the_host_refuses_tensors_without_an_array(value: torch.Tensor, words: str) -> None:
+    """X1: as a tree on a device does."""
+    with pytest.raises(TypeError, match=words):
+        _read(value, on_host=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint64])
 def test_a_tree_on_the_host_takes_other_integers_as_they_are(dtype: torch.dtype) -> None:
     """X: every consumer takes any integer dtype."""

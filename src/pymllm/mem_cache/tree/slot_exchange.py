@@ -60,12 +60,11 @@ def read_incoming_slots(
         # to ask a tensor five questions, and for its array then.
         try:
             numbers = value.numpy()
-        except (RuntimeError, TypeError):  # said below
-            pass
-        else:
-            dtype = numbers.dtype
-            if (dtype is _INT32 or dtype is _INT64) and numbers.size == key_length and numbers.ndim == 1:
-                return numbers
+        except (RuntimeError, TypeError):
+            numbers = np.empty((0, 0))  # no array: what is wrong is said below
+        dtype = numbers.dtype
+        if (dtype is _INT32 or dtype is _INT64) and numbers.size == key_length and numbers.ndim == 1:
+            return numbers
     if value.dtype not in INTEGER_DTYPES:
         raise TypeError(f"value has dtype {value.dtype}: slots are integers")
     if value.layout is not torch.strided:
