@@ -70,7 +70,7 @@ def test_a_tree_on_the_host_reads_slots_as_an_array_over_their_memory(dtype: tor
 def test_a_tree_on_the_host_refuses_tensors_without_an_array(value: torch.Tensor, words: str) -> None:
     """X1: as a tree on a device does."""
     with pytest.raises(TypeError, match=words):
-        _read(value, on_host=True)
+        _read(value, page_size=1, on_host=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint64])
