@@ -26,7 +26,7 @@ ENVIRONMENT = {
 }
 FLAGS = "--dtype float32 --enforce-eager --enable-prompt-tokens-details --block-size 32 --max-model-len 256"
 # So few blocks that four prompts at once do not fit; prompts are computed in pieces.
-BLOCKS = {"dense": 12, "window": 72}
+BLOCKS = {"dense": 12, "window": 36}
 VLLM = "-m vllm.entrypoints.openai.api_server"
 STALE = Path(__file__).with_name("stale_vllm.py")
 
