@@ -249,7 +249,7 @@ def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
         "self._pool.free_track_slot(live.track_slot)",
         "self._pool.free_track_slot(live.track_slot)\nself._pool.free_track_slot(live.track_slot)",
     )
-    with planted([edit]), pytest.raises(InvariantViolation, match="E3: the engine did"):
+    with planted([edit]), pytest.raises(InvariantViolation, match="E3: the engine made"):
         live_often(lambda: make_machine(LifecycleMachine, "mamba", HYBRID), 60)
 
 
@@ -270,7 +270,7 @@ def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
 def test_an_engine_answers_for_what_no_caller_may_do(target: str, old: str, new: str, law: str) -> None:
     """E2, E3: nobody else has chosen what to ask for."""
     edit = Edit(f"pymllm.workloads.engine_memory:EngineMemory.{target}", old, new)
-    with planted([edit]), pytest.raises(InvariantViolation, match=f"{law}: the engine (did|emptied)"):
+    with planted([edit]), pytest.raises(InvariantViolation, match=f"{law}: the engine (made|emptied)"):
         live_often(machine_of, 40)
 
 
