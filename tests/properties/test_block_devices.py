@@ -18,6 +18,7 @@ from pymllm.core.inference.contexts import (
     MambaSlotAllocator,
     PrefixCachingEvictionPolicy,
 )
+from pymllm.core.inference.contexts.slot_states import Buffers
 from pymllm.errors import CapacityError
 from pymllm.invariants.blocks import check_dynamic_context
 
@@ -94,6 +95,13 @@ ACTS: dict[str, tuple[Callable[[Any, int], object], int]] = {
 }
 
 
+@pytest.fixture
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies states by torch's kernels, as on a device; on the host NumPy copies them."""
+    monkeypatch.setattr(Buffers, "of", classmethod(lambda cls, conv, ssm: cls((conv, ssm), None)))
+
+
+@pytest.mark.usefixtures("by_torch")
 @pytest.mark.parametrize("act", ACTS)
 def test_the_number_of_kernels_does_not_grow(act: str) -> None:
     """Issue 5, C7: batched copies are a constant number of launches, and what Python reads is no device's."""
@@ -109,6 +117,7 @@ def test_the_number_of_kernels_does_not_grow(act: str) -> None:
     assert "_local_scalar_dense" not in counts[0], "nothing is read number by number"
 
 
+@pytest.mark.usefixtures("by_torch")
 def test_a_restore_is_two_gathers_and_two_writes() -> None:
     """Issue 5, C7: however many layers there are."""
     context = make_context(1)
