@@ -457,7 +457,7 @@ def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"kind": "nokind"}, "a kind is 'nokind'; it must be one of slots, rows"),
+        ({"kind": "nokind"}, "kind is 'nokind'; it must be one of slots, rows"),
         ({"kind": "slots"}, "a machine is 'RowMachine'; it must be one of SlotMachine"),
         ({"machine": "os"}, "a machine is 'os'; it must be one of RowMachine"),
         ({"size": "huge"}, "a size is 'huge'; it must be one of tiny"),
