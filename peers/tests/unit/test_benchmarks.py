@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_the_table_of_what_was_played(
     assert main(["--scenario", "T7", "--store", str(tmp_path)]) == 130
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
-    assert printed.err.endswith("interrupted: 1 of 9 scenarios were played\n")
+    assert printed.err.endswith("interrupted: 1 of 15 scenarios were played\n")
     assert not list(tmp_path.iterdir())
 
 
