@@ -203,10 +203,14 @@ def scenarios() -> Iterator[Scenario]:
             burst=50,
             seconds=3.0,
         )
-    for act, title, targets in (
-        ("allocate", "a slot for each of {:,} blocks", (10.0, 30.0, 250.0)),
-        ("invalidate", "the slots of {:,} blocks back", (10.0, 20.0, 60.0)),
-        ("evict", "a slot for each of {:,} blocks, none being free", (40.0, 80.0, 300.0)),
+    tables = ("states", StateSlots, two_scatters, "two writes of the batch into tables")
+    copies = ("state-copies", StateCopies, four_calls, "torch's four calls, indices being there")
+    for act, title, targets, (kind, contest, limit, limit_of) in (
+        ("allocate", "a slot for each of {:,} blocks", (10.0, 30.0, 250.0), tables),
+        ("invalidate", "the slots of {:,} blocks back", (10.0, 20.0, 60.0), tables),
+        ("evict", "a slot for each of {:,} blocks, none being free", (40.0, 80.0, 300.0), tables),
+        ("commit", "states of the output into {:,} slots", (15.0, 400.0, 25_000.0), copies),
+        ("store", "live states of requests into {:,} slots", (30.0, 400.0, 25_000.0), copies),
     ):
         for batch, target in zip((1, 64, 1024), targets, strict=True):
             yield Scenario(
@@ -215,29 +219,10 @@ def scenarios() -> Iterator[Scenario]:
                 unit="us",
                 statistic="median",
                 target=target,
-                limit_of="two writes of the batch into tables",
-                kind="states",
-                contest=functools.partial(StateSlots, batch=batch, act=act),
-                limit=functools.partial(two_scatters, batch=batch),
-                rounds=300,
-                burst=10,
-                seconds=2.0,
-            )
-    for act, title, targets in (
-        ("commit", "states of the output into {:,} slots", (15.0, 400.0, 25_000.0)),
-        ("store", "live states of requests into {:,} slots", (30.0, 400.0, 25_000.0)),
-    ):
-        for batch, target in zip((1, 64, 1024), targets, strict=True):
-            yield Scenario(
-                id=f"T7-{act}-{batch}",
-                title=title.format(batch),
-                unit="us",
-                statistic="median",
-                target=target,
-                limit_of="torch's four calls, indices being there",
-                kind="state-copies",
-                contest=functools.partial(StateCopies, batch=batch, act=act),
-                limit=functools.partial(four_calls, batch=batch),
+                limit_of=limit_of,
+                kind=kind,
+                contest=functools.partial(contest, batch=batch, act=act),
+                limit=functools.partial(limit, batch=batch),
                 rounds=300,
                 burst=10,
                 seconds=2.0,

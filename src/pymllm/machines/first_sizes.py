@@ -83,7 +83,7 @@ def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
 
 
 def _way_out(adapter: BaseAdapter, written: str) -> str:
-    """Return the words for who wrote an adapter, or those for who gave an object."""
+    """Return the advice for the author of an adapter, or for the giver of an object without one."""
     return "let its methods, its attributes and config agree" if adapter.METHODS else written
 
 
