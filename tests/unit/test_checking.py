@@ -265,7 +265,7 @@ def test_a_size_that_disagrees_names_no_method_of_an_adapter() -> None:
 
 
 def test_blocks_can_be_told_to_be_pages_of_one() -> None:
-    """What the message says helps."""
+    """The advice of the message works."""
     made = pymllm.check(lambda: objects.BlockSlots(12, 16), config={"page_size": 1}, **QUIET)
     assert made.verdict.value == "holds"
 

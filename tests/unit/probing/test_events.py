@@ -131,7 +131,7 @@ def test_a_request_hits_what_was_told_when_it_was_sent() -> None:
 
 
 def test_requests_beside_others_have_a_bound() -> None:
-    """What was told before or meanwhile; and so have cold ones behind a reset."""
+    """W8: hits are at most the blocks reported until then; cold requests after a reset likewise."""
     answers = tuple(Answer(prompt=PROMPT, places=(), cached=it) for it in (0, 4))
     asks = (Ask(2, PROMPT, 1), Ask(3, PROMPT, 1))
     burst = Step(
@@ -188,7 +188,7 @@ def test_what_was_not_tested_has_its_reason(steps: tuple[Step, ...], law: str, r
 
 
 def test_a_prompt_that_the_server_changes_is_no_test() -> None:
-    """A beginning that it puts before, or tokens that nobody knows."""
+    """W8: the server adds a beginning, or takes texts, whose token ids are unknown."""
     longer = Answer(prompt=PROMPT, places=(), cached=0, prompt_tokens=len(PROMPT) + 1)
     step = Step(operation=Ask(2, PROMPT, 1), answers=(longer,), salts=("s",))
     first = ask(1, 0, message(0, stored(1, 2)))

@@ -29,7 +29,7 @@ Handle = Callable[[Any, int], None]
 
 @contextmanager
 def stub(complete: Handle, models: tuple[int, str] | None = None) -> Iterator[str]:
-    """A server whose list of models is right, unless it is given, and whose completions are ``complete``."""
+    """Serves ``models``, or a right list of them, and answers completions by ``complete``."""
     known = 200, json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]})
 
     class Handler(BaseHTTPRequestHandler):

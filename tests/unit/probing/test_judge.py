@@ -253,7 +253,7 @@ def test_equal_seeds_are_equal_programs() -> None:
 
 
 def test_some_prompts_lack_a_piece_of_their_document() -> None:
-    """So a server that shifts what it keeps behind the gap, as --cache-reuse does, has something to shift."""
+    """A server that shifts cached tokens over a gap, as with --cache-reuse, then has some to shift."""
     made = Generator(0, longest=160, max_tokens=4, has_salts=False, can_reset=False)
     asks = [ask for operations in made.rounds(60) for it in operations for ask in asks_of(it)]
     texts = [bytes(ask.tokens) for ask in asks]
@@ -303,7 +303,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_probe_goes_through_the_verbs_of_other_programs(tmp_path: Path) -> None:
-    """Judged as by probe --judge; what has another file is refused, and what needs a server asks for one."""
+    """`judge` reads it like `probe --judge`, `rerun` asks for a server, and another file is refused."""
     path = tmp_path / "it.jsonl"
     write_history(History(HEAD, warm_and_cold(answer(-1.5, cached=3), answer(-1.0))), path)
     found = [json.loads(typed(*words, path, "--json").stdout) for words in (("judge",), ("probe", "--judge"))]

@@ -326,7 +326,7 @@ def test_what_was_evicted_in_the_prediction_explains_a_difference(cached: int) -
 
 
 def test_answers_stay_cached() -> None:
-    """A prompt that goes on with an answer hits it, if its tokens are told; unknown ones are nobody's."""
+    """A prompt that continues an answer hits it if the answer's tokens are known, and not otherwise."""
     first = Request(0, 0.0, 32, 17, (1,), 32)
     prompt = prompt_of(first, 0)
     again = Request(1, 0.0, 64, 1, (1, 2), 32)
