@@ -38,7 +38,7 @@ _LANGUAGES = {
     ".yml": "yaml",
     ".groovy": "groovy",
 }
-_MADE = re.compile(r"(?<![`\[])`(pymllm goals|pymllm schema ([a-z-]+)|laws\.md)`(?![`\]])")
+_MADE = re.compile(r"(?<![`\[])`(pymllm goals|pymllm schema ([a-z][a-z-]*)|laws\.md)`(?![`\]])")
 _PAGES_OF_WORDS = {"pymllm goals": "coverage-goals.md", "laws.md": "laws.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 

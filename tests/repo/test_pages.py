@@ -264,7 +264,13 @@ def test_names_of_what_only_the_site_has_become_links_there() -> None:
         "[`pymllm schema gpu-memory`](schemas/gpu-memory.schema.json), [`pymllm goals`](coverage-goals.md)"
     )
     assert with_site_links("`laws.md`", "tutorials/soak.md") == "[`laws.md`](../laws.md)"
-    for text in ("`pymllm schema NAME`", "[`pymllm goals`](a.md)", "``pymllm goals``", "`pymllm goals -h`"):
+    for text in (
+        "`pymllm schema NAME`",
+        "`pymllm schema --help`",
+        "[`pymllm goals`](a.md)",
+        "``pymllm goals``",
+        "`pymllm goals -h`",
+    ):
         assert with_site_links(text, "a.md") == text
 
 
