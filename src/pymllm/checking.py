@@ -73,6 +73,7 @@ def check(
     raises: bool = True,
     timeout: float = 30.0,
     progress: str = "auto",
+    verbose: bool = False,
 ) -> CheckResult:
     """Search an object with documented method names for programs that break a law.
 
@@ -103,6 +104,9 @@ def check(
         Most seconds for one call of the object, in the main thread; 0 for no limit.
     progress : str, optional
         ``auto``, ``on`` or ``off``, as ``--progress``.
+    verbose : bool, optional
+        Whether the text also lists the coverage goals and the laws that are not claimed, and explains its
+        words.
 
     Returns
     -------
@@ -144,7 +148,9 @@ def check(
         report = verify(plan, partial(progress_bar, progress, unit=""))
         files = save_programs(report, Path(output))
     document = report.document(files).without_doubts()
-    text = draw_document(document, *earlier_notes(files.earlier), fits_terminal=False)
+    notes = earlier_notes(files.earlier)
+    text = draw_document(document, *notes, verbose=verbose, fits_terminal=False)
+    text = text.replace("--verbose", "verbose=True")  # as a caller spells it
     if report.interruption is not None:
         raise report.interruption
     result = CheckResult(document, text)

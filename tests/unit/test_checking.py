@@ -194,6 +194,8 @@ def test_a_broken_law_blames_no_adapter() -> None:
     """There is none whose mistake could look the same."""
     result = pymllm.check(lambda: objects.CarelessCache(objects.Slots(12)), raises=False, **QUIET)
     assert "VIOLATED" in result.text
+    assert "verbose=True explains the words of these tables" in result.text
+    assert "--verbose" not in result.text
     assert "the adapter passes" not in result.text
     assert {it.doubt for it in result.document.adapters[0].violations} == {""}
 

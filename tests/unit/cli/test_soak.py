@@ -83,8 +83,11 @@ def test_ledger_and_document_keep_to_their_schemas(tmp_path: Path) -> None:
         validator.validate(json.loads(line))
 
 
-def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(tmp_path: Path) -> None:
+def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P2: the commands that are printed do what they promise."""
+    monkeypatch.chdir(tmp_path)
     result = soak(*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--output", tmp_path / "c")
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
@@ -180,7 +183,10 @@ def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
     assert (merged.exit_code, merged.stderr) == (0, "")
     page = (tmp_path / "page.md").read_text("utf-8")
     assert page.startswith("# Soak\n\n```text\n")
-    assert merged.stdout.strip() in page
+    shown = merged.stdout.strip().splitlines()
+    assert [line for line in shown if line not in page.splitlines()] == [
+        line for line in shown if "--verbose" in line
+    ]
     assert len((both / FILE).read_text("utf-8").splitlines()) == 2 * len(lines)
 
 
@@ -764,6 +770,10 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     """Runs, speed, shares of time, memory, failures, and the command that repeats one."""
     text = make_text(report)
     lines = text.splitlines()
+    assert "--verbose explains the words of these tables" in lines
+    explanation = "judge                      Share in the oracle."
+    assert explanation not in lines
+    assert explanation in make_text(report, verbose=True).splitlines()
     assert lines[0] == "python 3"
     assert lines[1] == "source 1+a, seed 7, 1,000 operations, audit 1/64"
     assert lines[2] == "0:01:01 in 2 processes, ledger in folder"
@@ -771,7 +781,6 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert played[:6] == ["rows", "1", "of", "1", "2", "202"]
     shares = "40.0 %  20.0 %  0.0 %  0.0 %  0.0 %"
     assert times == ["rows", "81", *shares.split()]
-    assert "judge                      Share in the oracle." in lines
     uss = next(line for line in lines if line.startswith("uss")).split("  ")
     assert "|".join(part.strip() for part in uss if part) == "uss|2.5 MiB|2 MiB|3 MiB|1 MiB|40|grows"
     assert "50,000 blocks" in text

@@ -259,6 +259,8 @@ def test_every_word_of_a_table_or_tile_is_explained_once() -> None:
 
 
 SAY_IT_THEMSELVES = {
+    *("law", "demands that", "verdict", "tests of the law", "kind", "implementation", "contender"),
+    *("before", "after", "ended (UTC)"),
     *("trace and server", "why", "prompt", "request", "median", "p90"),
     *("laws fixed", "figures changed", "finding", "looked at", "faults caught", "operations, median"),
     *(

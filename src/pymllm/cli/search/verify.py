@@ -132,7 +132,7 @@ def read_release(context: click.Context, param: click.Parameter, text: str | Non
     "-v",
     "--verbose",
     is_flag=True,
-    help="Also list coverage goals, and the laws and state machines of each adapter.",
+    help="Also list coverage goals, and the laws and state machines of each adapter, and explain the words.",
 )
 @options.progress
 def verify_command(

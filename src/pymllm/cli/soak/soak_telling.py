@@ -43,7 +43,12 @@ _TOLD = (
         callback=_free_page,
         help="Also write the summary to FILE, as Markdown.",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Also list the coverage goals that were not reached."),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Also list the coverage goals that were not reached, and explain the words.",
+    ),
     options.progress,
 )
 
@@ -84,7 +89,7 @@ def tell_campaigns(
     from pymllm.cli.soak.soak_table import make_text
 
     if page is not None:
-        text = make_text(report, strict=strict)
+        text = make_text(report, strict=strict, verbose=True)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # a name may have some
         save_text(f"# Soak\n\n{fence}text\n{text}{fence}\n", page, "--page")
     make_shown = partial(make_text, report, strict=strict, verbose=verbose, fits_terminal=True)

@@ -77,6 +77,9 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
 }
 """What a terminal shows of each document, and the section whose words explain it."""
 
+_BRIEF = (SoakDocument, VerifyDocument)
+"""Documents whose words, but for marks such as ``~``, are explained only on demand: people see them daily."""
+
 _OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
     tell_searches,
     tell_changes,
@@ -116,6 +119,8 @@ def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], 
     words = TEXTS["words"] | TEXTS[id].get("words", {})
     heads, signs = _heads(parts), set(_signs(parts))
     told = [*(head for head in heads if head in words), *(word for word in words if word in signs)]
+    if type(document) in _BRIEF and not verbose:
+        told = [word for word in told if len(word) == 1]
     return parts, {word: words[word] for word in told}
 
 

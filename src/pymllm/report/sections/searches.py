@@ -43,7 +43,7 @@ from pymllm.report.findings import TONES, deviation_table, limit_words, mistake_
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.picture import picture_of
-from pymllm.report.quantities import show_count, show_time
+from pymllm.report.quantities import count_of, show_count, show_time
 from pymllm.text_file import cut
 
 # -- laws ----------------------------------------------------------------------------------------------------
@@ -143,6 +143,7 @@ def search_cards(searches: Sequence[Searched], since: Mapping[tuple[str, str], S
 def law_tables(searches: Sequence[Searched], heads: Mapping[str, str] = MappingProxyType({})) -> list[Table]:
     """Return a table for each kind of implementation, those with broken laws first.
 
+    A caption ends with the laws that none of the implementations claims; they have no row.
     Columns have the names of implementations, or their ``heads``.
     """
     by_kind = {kind: [it for it in searches if it.adapter.kind == kind and it.adapter.laws] for kind in KINDS}
@@ -165,7 +166,13 @@ def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
 def _table(kind: str, searches: Sequence[Searched], heads: Mapping[str, str]) -> Table:
     sentences = {law.id: law.sentence for it in searches for law in it.adapter.laws}
     broken = {law.id for it in searches for law in it.adapter.laws if law.verdict is Verdict.VIOLATED}
-    laws = sorted(sentences.items(), key=lambda item: (item[0] not in broken, *_order(item[0])))
+    unclaimed = set(sentences) - {
+        law.id for it in searches for law in it.adapter.laws if law.verdict is not Verdict.NOT_CLAIMED
+    }
+    laws = sorted(
+        ((id, sentence) for id, sentence in sentences.items() if id not in unclaimed),
+        key=lambda item: (item[0] not in broken, *_order(item[0])),
+    )
     count = "1 implementation" if len(searches) == 1 else f"{len(searches)} implementations"
     columns = [
         Column("law", lambda law: law[0]),
@@ -175,7 +182,19 @@ def _table(kind: str, searches: Sequence[Searched], heads: Mapping[str, str]) ->
     alarming = any(
         law.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) for it in searches for law in it.adapter.laws
     )
-    return make_table(f"{kind}: {len(laws)} laws, {count}", laws, columns, folded=not alarming)
+    caption = f"{kind}: {count_of(len(laws), 'law')}, {count}"
+    if unclaimed:
+        caption += f"; not claimed: {name_laws(sorted(unclaimed, key=_order))}"
+    return make_table(caption, laws, columns, folded=not alarming)
+
+
+def name_laws(ids: Sequence[str]) -> str:
+    """Name laws by their ids, consecutive ids as a range: ``A7, S1-S7``."""
+    runs: list[list[str]] = []
+    for id in ids:
+        is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
+        runs = [*runs[:-1], [*runs[-1], id]] if is_next else [*runs, [id]]
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _order(law: str) -> tuple[str, int]:

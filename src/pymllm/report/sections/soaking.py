@@ -41,6 +41,7 @@ def make_campaign_section(runs: Sequence[Run]) -> Iterator[Part]:
     yield from _goals(it)
     if it.adapters:
         yield from campaign_tables(it)
+        yield Text("--verbose explains the words of these tables", only=BRIEF)
     yield Text(f"{it.verdict.value}: {'; '.join(_sum_up(it))}", ENDING)
 
 

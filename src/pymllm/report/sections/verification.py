@@ -32,7 +32,14 @@ from pymllm.report.findings import TONES, deviation_table, known_texts, limit_wo
 from pymllm.report.loading import Run, grouped
 from pymllm.report.outcomes import Case, Suite
 from pymllm.report.quantities import count_of, kept_words, show_count
-from pymllm.report.sections.searches import law_tables, marks_of, newest_searches, search_cards, suite_of
+from pymllm.report.sections.searches import (
+    law_tables,
+    marks_of,
+    name_laws,
+    newest_searches,
+    search_cards,
+    suite_of,
+)
 
 WORDS = {
     Verdict.VIOLATED: "VIOLATED",
@@ -64,6 +71,7 @@ def make_verify_section(runs: Sequence[Run]) -> Iterator[Part]:
     for adapter in (adapter for adapter in it.adapters if adapter.machines):
         yield replace(_law_table(adapter.laws, [adapter]), caption=adapter.name, only=VERBOSE)
         yield _machines(adapter)
+    yield Text("--verbose explains the words of these tables", only=BRIEF)
     counts = ", ".join(_counted(laws))
     yield Text(f"{f'laws: {counts}' if laws else 'no law was judged'}; {_ended(it)}", ENDING)
 
@@ -82,7 +90,10 @@ def make_compare_section(runs: Sequence[Run]) -> Iterator[Part]:
     yield from (replace(card, program="") for card in search_cards(searches, {}))
     if it.deviations:
         yield deviation_table(it.deviations)
-    yield from law_tables([it for it in searches if it.adapter.machines], numbers)
+    tables = law_tables([it for it in searches if it.adapter.machines], numbers)
+    if len(tables) == 1:  # a terminal shows captions only of several tables
+        yield Text(tables[0].caption)
+    yield from tables
     counts = ", ".join(_counted(law for adapter in it.adapters if adapter.machines for law in adapter.laws))
     yield Text(f"pairs of law and implementation: {counts}; {_ended(it)}", ENDING)
 
@@ -197,15 +208,6 @@ def _unclaimed(laws: Iterable[LawRow]) -> Iterator[Text]:
         told = f"not claimed: {count_of(len(ids), 'law')}, {name_laws(ids)}"
         yield Text(told, only=VERBOSE)
         yield Text(f"{told} (--verbose lists them)", only=BRIEF)
-
-
-def name_laws(ids: Sequence[str]) -> str:
-    """Name laws by their ids, consecutive ids as a range: ``A7, S1-S7``."""
-    runs: list[list[str]] = []
-    for id in ids:
-        is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
-        runs = [*runs[:-1], [*runs[-1], id]] if is_next else [*runs, [id]]
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _invariants(document: VerifyDocument) -> Table:
