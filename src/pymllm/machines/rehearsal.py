@@ -124,6 +124,10 @@ class _Rehearsal:
         """The methods of an object that needs no adapter, by an adapter's; empty where somebody wrote one."""
         return self.adapter.METHODS if isinstance(self.adapter, BaseAdapter) else {}
 
+    def line(self, advice: str) -> str:
+        """Return advice about a line of an adapter; nothing for an object that needs no adapter."""
+        return "" if self.methods else advice
+
     def _fault(self, method: str, problem: str, where: str) -> AdapterError:
         if self.methods:
             told = f"{self.methods[method]}: {problem} ({where}, with {self.adapter.config})"
@@ -259,13 +263,13 @@ def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
     cached = rehearsal.slots_of(1)
     if sorted(told_slots) == rehearsal.pages_of(1) and told.rise == len(cached):
         return "evict", (
-            f"told of {told_slots} given back, which are pages; slots are asked for:"
-            " self.gave_back(self.slots_of(pages))"
+            f"told of {told_slots} given back, which are pages; slots are asked for"
+            f"{rehearsal.line(': self.gave_back(self.slots_of(pages))')}"
         )
     if sorted(told_slots) == sorted(cached) and result.full * page == len(told_slots):
         return "evict", (
             f"returned {result.full}, and {len(told_slots)} slots were given back; the count is of tokens,"
-            " not of pages: return self.gave_back(slots)"
+            f" not of pages{rehearsal.line(': return self.gave_back(slots)')}"
         )
     return None
 
@@ -278,7 +282,7 @@ def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if isinstance(result, out.Matched) and sorted(result.slots) == rehearsal.pages_of(1):
         return "match", (
             f"returned {result.slots} for {len(given)} tokens, which are pages; it must return a slot for"
-            " each token: self.slots_of(pages)"
+            f" each token{rehearsal.line(': self.slots_of(pages)')}"
         )
     is_known = len(rehearsal.told) == 5 and rehearsal.slots_of(3) == given
     return _insert_counts_pages(rehearsal, told, len(given)) if is_known else None
@@ -293,7 +297,7 @@ def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Fo
         return None
     return "insert", (
         f"returned {result.prefix_len} for a key of {length} tokens that are all cached; it must return how"
-        " many tokens it had, not pages: multiply by self.page_size"
+        " many tokens it had, not pages: multiply by page_size"
     )
 
 
@@ -343,7 +347,7 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return "alloc", f"{said} for 0 tokens, for which there is always room; it must return no slots: []"
     if isinstance(result, out.Slots) and page > 1 and result.slots:
         if asked % page == 0 and len(result.slots) * page == asked:
-            way = ", or write an adapter (docs/verify.md)" if rehearsal.methods else ": self.slots_of(pages)"
+            way = rehearsal.line(": self.slots_of(pages)") or ", or write an adapter (docs/verify.md)"
             return "alloc", (
                 f"returned {result.slots} for {asked} tokens; it must return a slot for each, not a page{way}"
             )
@@ -357,8 +361,8 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
     if asked > capacity and len(given) == asked and min(given) >= page:
         return "alloc", (
             f"handed out {asked} slots of a pool that has {capacity} by the configuration; build the pool"
-            " from the configuration, self.number(...), and its padding, page 0, on top"
-            + ("; if it takes pages, let free pass self.pages_of(slots)" if page > 1 else "")
+            f" from the configuration{rehearsal.line(', self.number(...)')}, and its padding, page 0, on top"
+            + (rehearsal.line("; if it takes pages, let free pass self.pages_of(slots)") if page > 1 else "")
         )
     if asked <= capacity or told.rise not in (0, None) or (told.before or 0) > capacity:
         return None  # with more that is free than there is, the pool is wrong, and may raise for this
@@ -462,7 +466,7 @@ def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
         return None
     return "sizes", (
         f"available_size fell by {-rise} as {len(given)} slots were handed out; sizes count slots, not pages:"
-        f" multiply by {'page_size' if rehearsal.methods else 'self.page_size'}"
+        " multiply by page_size"
     )
 
 
@@ -475,7 +479,7 @@ def _counts_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
         if told.outcome.sizes.get(name) == length // page:
             return "sizes", (
                 f"{name} is {length // page} once {length} tokens are cached; sizes count tokens, not pages:"
-                " multiply by self.page_size"
+                " multiply by page_size"
             )
     return None
 

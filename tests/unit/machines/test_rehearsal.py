@@ -67,11 +67,11 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "EvictReturnsSlots": ("evict", "evict returned [2, 1]; it must return how many tokens went"),
     "EvictReturnsPagesWatched": ("evict", "returned 2, and 4 slots were given back; the count is of tokens"),
     "MatchReturnsPages": ("match", "for 4 tokens, which are pages", "self.slots_of(pages)"),
-    "InsertReturnsPages": ("insert", "returned 1 for a key of 2 tokens", "multiply by self.page_size"),
+    "InsertReturnsPages": ("insert", "returned 1 for a key of 2 tokens", "multiply by page_size"),
     "InsertReturnsPagesOfFour": (
         "insert",
         "returned 2 for a key of 8 tokens",
-        "multiply by self.page_size",
+        "multiply by page_size",
     ),
     "EvictReturnsPages": (
         "evict",
@@ -130,9 +130,9 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "SizesInPages": (
         "sizes",
         "available_size fell by 2 as 4 slots were handed out",
-        "multiply by self.page_size",
+        "multiply by page_size",
     ),
-    "CountsInPages": ("sizes", "total_size is 2 once 4 tokens are cached", "multiply by self.page_size"),
+    "CountsInPages": ("sizes", "total_size is 2 once 4 tokens are cached", "multiply by page_size"),
     "SizesOfAnotherName": ("sizes", "sizes have the unknown name 'free'; known are available_size"),
     "SizesAreNone": ("sizes", "sizes() returned None; it must return a dict of integers by name"),
     "SizesAreNoneLater": ("sizes", "sizes() returned None; it must return a dict of integers by name"),
@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "SlotsInPages": (
         "sizes",
         "available_size fell by 2 as 4 slots were handed out",
-        "multiply by self.page_size",
+        "multiply by page_size",
     ),
     "TooManySlots": (
         "alloc",
