@@ -295,7 +295,7 @@ def test_what_the_contract_leaves_open_of_hashes_has_no_meaning(operation: Opera
 
 def test_a_page_hash_is_the_documented_one() -> None:
     """H1: a vector that was computed elsewhere (sha256sum of the bytes 01 00 00 00)."""
-    assert hash_page([1]) == "67abdd721024f0ff4e0b3f4c2fc13bc5bad42d0b7851d456d88d203d15aaa450"
+    assert hash_page((1,)) == "67abdd721024f0ff4e0b3f4c2fc13bc5bad42d0b7851d456d88d203d15aaa450"
 
 
 # -- A memory of cells: what each may hold, and who is blamed for what stands there instead ------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
+import pickle
 from collections.abc import Sequence
 from typing import Any
+from weakref import KeyedRef
 
 import pytest
 
@@ -14,6 +17,7 @@ from pymllm.history.files import Header
 from pymllm.history.operations import Inspect
 from pymllm.history.outcomes import Inspected, NodeView, Outcome
 from pymllm.oracle.judge import Judge, make_judge
+from pymllm.oracle.models import prefix_model
 from pymllm.oracle.models.cold_runs import hash_pages
 from pymllm.oracle.models.prefix import CacheModel
 from pymllm.oracle.models.prefix_model import Path, Space
@@ -335,3 +339,38 @@ def test_a_token_that_cannot_be_hashed_makes_no_sense(token: int) -> None:
     """X1: a program that asks for its hash is refused, and nobody is blamed."""
     with pytest.raises(ProgramError, match="a token to be hashed is outside"):
         hash_pages(Path(Space(), (1, token)), 2)
+
+
+# -- paths ---------------------------------------------------------------------------------------------------
+
+
+def test_equal_paths_are_one_object() -> None:
+    """They are looked up by identity, so an equal path of another making must be the same one."""
+    path = Path(Space("a"), (1, 2, 3))
+    assert Path(Space("a"), (1, 2)).longer_by((3,)) is path
+    assert Path(Space("a"), (1, 2, 3, 4)).upto(3) is path
+    assert copy.deepcopy(path) is path
+    assert pickle.loads(pickle.dumps(path)) is path
+    assert Path(Space("b"), (1, 2, 3)) is not path
+    assert repr(path) == "Path(space=Space(extra_key='a', width=1), tokens=(1, 2, 3))"
+
+
+def test_a_path_that_nobody_uses_is_forgotten() -> None:
+    """A soak makes millions of paths, without a garbage collector."""
+    key = (Space("short-lived"), (1, 2, 3))
+    path = Path(*key)
+    assert key in prefix_model._PATHS
+    del path
+    assert key not in prefix_model._PATHS
+
+
+def test_a_late_word_of_a_path_takes_no_other_path_out() -> None:
+    """The collector of cycles ends references first and calls back later, when an equal path may be there."""
+    key = (Space("late"), (1, 2, 3))
+    late = KeyedRef(Path(*key), prefix_model._forget, key)
+    assert late() is None
+    prefix_model._PATHS[key] = late  # as between the two
+    path = Path(*key)
+    assert path.tokens == (1, 2, 3)
+    prefix_model._forget(late)
+    assert Path(*key) is path

@@ -16,8 +16,12 @@ _PARTIAL = 64
 """States behind one prefix that are remembered: requests stand in its next block, and a look asks for all."""
 
 
-def hash_page(numbers: Sequence[int], prior: str = "") -> str:
-    """Return the SHA-256 of a page as hex: the prior's raw bytes, then 4 bytes per number, little-endian."""
+@functools.lru_cache(maxsize=4096)
+def hash_page(numbers: tuple[int, ...], prior: str = "") -> str:
+    """Return the SHA-256 of a page as hex: the prior's raw bytes, then 4 bytes per number, little-endian.
+
+    Remembered, since paths share their first pages, and every look asks for the hashes of every node.
+    """
     page = b"".join([number.to_bytes(4, "little") for number in numbers])
     return hashlib.sha256(bytes.fromhex(prior) + page).hexdigest()
 
@@ -155,7 +159,7 @@ def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
     for start in range(0, len(path.tokens) - page_size + 1, page_size):
         page = path.tokens[start : start + page_size]
         try:
-            prior = hash_page([number for token in page for number in numbers_of(token)], prior)
+            prior = hash_page(tuple([number for token in page for number in numbers_of(token)]), prior)
         except OverflowError:
             raise ProgramError("a token to be hashed is outside 0 .. 2**32 - 1") from None
         hashes.append(prior)

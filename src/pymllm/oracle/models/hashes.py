@@ -71,7 +71,7 @@ class HashModel(KindModel):
             return self.refused(outcome, _OF_ONE)
         if prior is not None and not _is_digest(prior):
             return self.refused(outcome, _NO_PRIOR)
-        numbers = [number for token in key.tokens for number in numbers_of(token)]
+        numbers = tuple([number for token in key.tokens for number in numbers_of(token)])
         outside = next((number for number in numbers if number not in TOKENS), None)
         if outside is not None:
             return self.refused(outcome, _NEGATIVE if outside < 0 else _TOO_LARGE)

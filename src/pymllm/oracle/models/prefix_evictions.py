@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import Evict
@@ -247,6 +247,8 @@ class EvictionModel(PrefixTracker):
             self.nodes.called_back.update(node for node in nodes if node is not None)
 
 
-def _twice(slots: Sequence[int], once: Iterable[int]) -> list[int]:
+def _twice(slots: Sequence[int], once: Collection[int]) -> list[int]:
     """Return the slots that are named more than once, in the order of ``once``."""
+    if len(once) == len(slots):  # as nearly always, and counting each takes the square of their number
+        return []
     return [slot for slot in once if slots.count(slot) > 1]

@@ -115,9 +115,8 @@ class ShownNodes:
                 look.fate = GARBLED
                 return look
             paths[node.id] = end
-            first, birth = len(end.tokens) - len(node.tokens), 0
-            for number, length in enumerate(range(first + size, len(end.tokens) + 1, size)):
-                path = end if length == len(end.tokens) else end.upto(length)
+            birth = 0
+            for number, path in enumerate(self._last_ends(end, len(node.tokens) // size)):
                 slots = node.slots[number * size : (number + 1) * size]
                 page = pages.get(path)
                 if page is None:
@@ -138,6 +137,15 @@ class ShownNodes:
         has_window = self.cache.window is not None
         look.odd = _find_odd(look.rows, has_window, self.has_hits, self.has_window_locks)
         return look
+
+    def _last_ends(self, end: Path, count: int) -> list[Path]:
+        """Return the ends of the last pages of a path, shortest first; cached pages know the path above."""
+        pages, ends = self.cache.pages, [end]
+        while len(ends) < count:
+            page = pages.get(ends[-1])
+            ends.append(self.cache.parent(ends[-1]) if page is None else page.above)
+        ends.reverse()
+        return ends
 
     def _end_of(self, look: SeenLook, node: NodeView, paths: dict[int, Path]) -> Path | None:
         """Return the path at the end of a node; ``None`` for one that is in no tree, and why it is not."""
