@@ -430,8 +430,9 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
       worker below one that it has lost are dumped below a parent that cannot be found then.
     """
     shown, expected = seen.result.blocks, dict(before.expected())
-    plain = [replace(block, copies=1) for block in shown]
-    if len(plain) != len({*plain}):
+    plain = [block if block.copies == 1 else replace(block, copies=1) for block in shown]
+    told = {*plain}
+    if len(plain) != len(told):
         return Broken("blocks shown", "each once", sorted(map(repr, shown)))
     for block, known in zip(shown, plain, strict=True):
         if known not in expected:
@@ -441,7 +442,7 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
             right = least if least == most else f"{least} to {most}"
             return Broken(f"copies of {_name(block)}", right, block.copies, before.law_of_copies(block))
     for block, copies in expected.items():
-        if copies.least and block not in plain:
+        if copies.least and block not in told:
             return Broken(_name(block), block, "not shown", before.law_of_shown(block))
     if "event_numbers" in before.claims and seen.result.numbers != before.numbers():
         return Broken("workers with the numbers of their last events", before.numbers(), seen.result.numbers)

@@ -526,7 +526,9 @@ class IndexModel(KindModel):
         self._check_form(operation)
         _demand_numbers(*operation.tokens, operation.group)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()
-        paths = {worker: self._path(worker, operation) for worker in self.workers}
+        spaces = {self.space(worker): worker for worker in self.workers}
+        known = {space: self._path(worker, operation) for space, worker in spaces.items()}
+        paths = {worker: known[self.space(worker)] for worker in self.workers}
         bounds = {worker: self._bounds(worker, path, operation.group) for worker, path in paths.items()}
         found = {worker: each for worker, each in bounds.items() if each.most}
         strange = frozenset(worker for worker in self.workers if self._is_strange(worker, operation))
@@ -552,9 +554,14 @@ class IndexModel(KindModel):
         return any(hash is not None and self.has(worker, hash, search.group) for hash in firsts)
 
     def _bounds(self, worker: int, path: Sequence[int], group: int) -> Bounds:
-        known = self.workers[worker]
-        least = next((at for at, hash in enumerate(path) if not known.is_sure(hash, group)), len(path))
-        most = next((at for at, hash in enumerate(path) if not known.has(hash, group)), len(path))
+        media, least, most = [*self.workers[worker].of_group(group)], 0, 0
+        for hash in path:
+            copies = [blocks[hash] for blocks in media if hash in blocks]
+            if not copies:
+                break
+            if least == most and any(it.least > 0 for it in copies):
+                least += 1
+            most += 1
         return Bounds(least, most)
 
     def follow_find_blocks(self, step: int, operation: FindBlocks, seen: SeenSearch) -> None:
