@@ -134,7 +134,7 @@ def test_a_program_that_ends_its_process_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "line", ["os._exit(0)", "raise KeyboardInterrupt", "os.write(1, b'word'); sys.exit(0)"]
+    "line", ["os._exit(0)", "raise KeyboardInterrupt", "os.write(1, b'slipped'); sys.exit(0)"]
 )
 @pytest.mark.parametrize(
     "arguments",
@@ -156,5 +156,5 @@ def test_what_a_module_does_when_it_is_imported_decides_nothing(
     (tmp_path / "evil.py").write_text(f"import os, sys\n{line}\n", encoding="utf-8")
     done = run(*arguments)
     assert done.returncode in (2, 3)
-    assert (done.stdout.count("word"), "Traceback" in done.stderr) == (0, False)
+    assert (done.stdout.count("slipped"), "Traceback" in done.stderr) == (0, False)
     assert "evil" in done.stdout + done.stderr
