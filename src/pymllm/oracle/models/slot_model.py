@@ -69,7 +69,7 @@ class Remainder(Set[int]):
 
 
 class PageModel:
-    """One pool: each page 1 to ``pages`` is in exactly one of five sets (A2); page 0 is padding (A1)."""
+    """The model of one pool: pages 1 to ``pages`` are each in one of five sets (A2), and page 0 pads (A1)."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
