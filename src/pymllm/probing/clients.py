@@ -155,7 +155,7 @@ class Client(ABC):
 
 
 class OpenAI(Client):
-    """``POST /v1/completions`` with token ids, as vLLM has it and ``pymllm serve``; or with texts."""
+    """The client for ``POST /v1/completions``, with token ids for vLLM and ``pymllm serve`` or with texts."""
 
     api = "openai"
     path = "/v1/completions"
