@@ -374,7 +374,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
     def _return_all(
         self, owned: Sequence[MambaTreeNode], slots: torch.Tensor | None, errors: list[Exception]
     ) -> None:
-        """Ask both pools for everything; where one has no memory, the states that went leave the tree."""
+        """Return all memory to both pools; if one lacks memory, drop the states that went from the tree."""
         taken = []
         try:
             for node in owned:

@@ -439,7 +439,7 @@ class RadixTree(Generic[NodeT]):
     # -- events --------------------------------------------------------------------------------------
 
     def note_stored(self, node: NodeT, part: Part) -> None:
-        """Record in the event log that a part of a node was stored; nothing here can fail."""
+        """Record in any event log that a part of a node was stored; nothing here can fail."""
         assert self.log is not None
         assert node.hash_values
         above = node.parent.hash_values
