@@ -1,4 +1,4 @@
-"""Documents: the records that ``--json`` prints and a store keeps, and the document of ``doctor``."""
+"""The base class of the documents that ``--json`` prints and a store keeps, and that of ``doctor``."""
 
 from __future__ import annotations
 
