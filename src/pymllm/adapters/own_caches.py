@@ -320,7 +320,7 @@ _STATE_SIZES = ("mamba_evictable_size", "mamba_protected_size")
 
 
 class StatesOfCaller(OwnPrefixCache):
-    """The calls of a caller to the pool of states, `states`, and the states passed to and from a cache."""
+    """A mixin for the caller's own calls to the pool `states`, and for states in inserts and matches."""
 
     states: Any
 

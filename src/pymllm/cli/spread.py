@@ -103,7 +103,7 @@ def work_options(command: Any) -> Any:
 
 
 def shard_beside(executor: Executor | None, shard: Shard | None) -> Shard | None:
-    """Return the shard to do; refuse a typed one beside an executor, which makes its own."""
+    """Return the shard to do; refuse a typed shard together with an executor, which makes its own."""
     if executor is None:
         return shard
     why = "a shard plays alone, and --executor makes the shards itself"

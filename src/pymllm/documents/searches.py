@@ -17,7 +17,7 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
 class LimitRow(Row, frozen=True):
-    """Steps of an operation that were not done for a reason, and those that were done (X9).
+    """The number of steps of an operation that were not done, the reason, and the number done (X9).
 
     ``program`` is the shortest beginning of a program that was seen, which ends with such a step; null where
     the program is the file that was judged. ``step`` is its number; ``done`` is null where nobody counted.

@@ -105,7 +105,7 @@ Lean = Callable[[Any], Any]
 
 @functools.cache
 def _leaner_of(hint: Any) -> Lean | None:
-    """Return a function that does this for values of a type; ``None`` if the type needs nothing."""
+    """Return a function that makes values of a type `lean`; ``None`` if the type needs no change."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return lean if any(map(_leaner_of, arguments)) else None
@@ -144,7 +144,7 @@ def _record_leaner(kind: type[msgspec.Struct]) -> Lean | None:
 
 
 def _field_leaner(hint: Any) -> Lean | None:
-    """Return a function that does this for a field, whose value may have no tag."""
+    """Return a function that makes a field's value `lean`, without a tag if the field has a single type."""
     make_lean = _leaner_of(hint)
     if _is_record(hint) and hint.__struct_config__.tag is not None:
         untagged: Any = types.new_class(hint.__name__, (hint,), {"tag": False})

@@ -90,7 +90,7 @@ def spans_of(operation: Operation) -> list[Span]:
 
 
 def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the steps whose node an operation uses, and those whose hold it uses."""
+    """Return two sequences for an operation: steps whose nodes it uses, and steps whose holds it releases."""
     if isinstance(operation, Lock | Hash):
         return (operation.of,), ()
     if isinstance(operation, Unlock):

@@ -68,7 +68,7 @@ class TorchFacts(Row, frozen=True, kw_only=True):
 
 
 class Probe(Row, frozen=True, kw_only=True):
-    """A look by a separate process: it ``answered``, ``hung`` or ``died``, and the reason says where."""
+    """A check by a separate process, which ``answered``, ``hung`` or ``died``, with the place."""
 
     name: str
     seconds: float

@@ -367,7 +367,7 @@ def make_machine(
     audit: bool = True,
     unwanted: Unwanted | None = None,
 ) -> type[ActingMachine]:
-    """Return a machine class for one adapter and configuration, under a name of its own.
+    """Return a new machine class for one adapter and configuration.
 
     Hypothesis files failing examples under a class's name, so two must not share one.
     """

@@ -148,7 +148,7 @@ class BlockLifecycleMachine(EngineMachine):
         return output * 2 if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return the prompt and output of a growing request, and a prompt that finds no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
         config = self.engine.config
         prompt = min(config.capacity // 6, config.max_context // 3)
         output = min(_MOST_OUTPUT, config.max_context + 1 - prompt)

@@ -218,7 +218,7 @@ class BlockActs(PoolMachine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a transfer has ended whose second end must be refused."""
+        """Whether any transfer has ended, and the adapter refuses a second end."""
         return self.can_refuse and bool(self.model.ended)
 
     @act("can_transfer", start=PICK, count=(1, 4), way=(0, 2), weight=2)
@@ -323,7 +323,7 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, below=(0, 1))
     def stamp_badly(self, start: int, below: int) -> None:
-        """Stamp a block outside the pool, after valid ones."""
+        """Stamp a block outside the pool after valid blocks; the whole call must be refused."""
         outside = -1 if below else self.model.blocks.usable + 1
         self.ask(ops.StampBlocks(self.names([*pick(self.occupied, start, 2), outside])))
 
@@ -452,7 +452,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:
-        """Look up the slots of some blocks, perhaps of the dummy or, if that is refused, of one outside."""
+        """Look up the slots of some blocks, perhaps of the dummy block or of a block outside the pool."""
         blocks = [*range(self.model.blocks.usable + 1)]
         outside = [-1 if start % 2 else len(blocks)] if not beyond and self.can_refuse else []
         self.do(ops.FindSlots(self.names([*pick(blocks, start, count), *outside])))
@@ -485,7 +485,7 @@ class BlockMachine(BlockActs):
     # -- states --------------------------------------------------------------------------------------------
     @act("has_states", start=PICK, seed=SEED)
     def store_state(self, start: int, seed: int) -> None:
-        """Store a state in all layers, one after the other."""
+        """Store a state in every layer in turn."""
         (block,) = pick(sorted(self.slots.slot_of), start, 1)
         for layer, (recurrent, conv, ramp) in enumerate(self._contents(seed)):
             self.do(ops.StoreState(self.names([block])[0], layer, recurrent, conv, ramp))

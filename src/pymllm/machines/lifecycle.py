@@ -410,7 +410,7 @@ class EngineMachine(ActingMachine):
         space=(0, 5),
     )
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
-        """Add a request whose prompt shares its beginning with others; its end may be inside a page."""
+        """Add a request whose prompt shares its beginning with others and may end inside a page."""
         size, page_size = self.block_tokens, self.engine.config.page_size
         if self._branches:
             blocks, turn = 1 + blocks % 3, turn % 2
@@ -427,7 +427,7 @@ class EngineMachine(ActingMachine):
 
     @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
     def crowd(self, chunk: int, slack: int, turn: int) -> None:
-        """Run one decoding request beside another's prompt, computed in chunks, until there is no room."""
+        """Run one decoding request while another's prompt is computed in chunks, until there is no room."""
         self.source.chunk = chunk * self.scale
         (prompt, output), other = self.crowd_sizes(slack)
         self._push(prompt, output, turn, branch=0, space=0)
@@ -449,7 +449,7 @@ class EngineMachine(ActingMachine):
 
     @abstractmethod
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return the prompt and output of a growing request, and a prompt that finds no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
 
     @property
     def may_ask(self) -> bool:
@@ -596,7 +596,7 @@ class LifecycleMachine(EngineMachine):
         return output * self._scale if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return the prompt and output of a growing request, and a prompt that finds no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
         total = self.engine.config.capacity
         prompt = total // 6
         return (prompt, total // 2), total - prompt - slack * self._scale

@@ -178,7 +178,7 @@ def _advice(rehearsal: _Rehearsal, method: str) -> str:
 
 
 def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find slots that were freed, by a size or a count, although no effect names them."""
+    """Find slots that no effect names, although a size or a count shows that they were freed."""
     method = _GIVES_BACK.get(type(told.operation))
     result, rise = told.outcome.result, told.rise or 0
     if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
@@ -550,7 +550,7 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
 
 
 _COUNT_OF_FIRST = 20
-"""The number of steps in `_prefix_steps` before the last keys, which are cached side by side."""
+"""The number of steps in `_prefix_steps` before its last keys, which are all cached at once."""
 
 
 def rehearse(adapter: Adapter) -> None:
@@ -582,7 +582,7 @@ def rehearse(adapter: Adapter) -> None:
 
 
 def _is_plain(config: Config) -> bool:
-    """Tell whether a cache keeps all inserted keys and has no memory of its own."""
+    """Tell whether a cache keeps all inserted keys and takes its slots from the caller."""
     return (
         config.get("window") is None and config.get("capacity") is None and config.get("retains") is not False
     )

@@ -181,7 +181,7 @@ class RequestMachine(PoolMachine):
 
     @act(weight=2, needs="has_requests", token=_TOKEN, follow=(0, 1))
     def decode(self, token: int, follow: int) -> None:
-        """Run enough steps to fill a small block, or let two requests decode alone in turn."""
+        """Run enough steps to fill a small block, or let two requests decode separately in turn."""
         if follow:
             self._follow(token)
         else:
@@ -318,7 +318,7 @@ class RequestMachine(PoolMachine):
         return number
 
     def _ask_for(self, tokens: tuple[int, ...], longer: int, is_staying: bool) -> None:
-        """Let a request compute the whole blocks of some tokens, and perhaps a second one go beyond them."""
+        """Let a request compute the whole blocks of some tokens, and perhaps a second one a longer prompt."""
         whole = tokens[: len(tokens) // self._size * self._size] + self._tokens(longer * self._size, 0, 1)
         if whole and len(whole) <= self._longest:
             number = self.examiner.next_step
@@ -365,7 +365,7 @@ class RequestMachine(PoolMachine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a transfer has ended whose second end must be refused."""
+        """Whether any transfer has ended, and the adapter refuses a second end."""
         return self.can_refuse and bool(self.model.ended)
 
     @act(weight=2, needs="can_transfer", pick=_PICK, leaves=(0, 2))

@@ -247,7 +247,7 @@ class SlotMachine(PoolMachine):
 
     @act("checked_window", start=PICK, other=PICK, fault=(0, 5))
     def move_wrong(self, start: int, other: int, fault: int) -> None:
-        """Move SWA halves from a slot without one, to a slot with one, or with unequal counts."""
+        """Move SWA halves from a slot without a half, to a slot with a half, or in unequal numbers."""
         source = self._slots_of(pick(self.alive, start, 1))
         target = self._slots_of(self._gone(other, 1))
         free = [min(self.model.full.old) * self.page_size] if self.model.full.old else []
@@ -291,7 +291,7 @@ class SlotMachine(PoolMachine):
             self.do(spoiled)
 
     def _bad_slot(self, fault: int, good: list[int]) -> int | None:
-        """Return a slot that must be refused beside ``good`` ones, or ``None`` if there is none now."""
+        """Return a slot that must be refused beside ``good`` slots, or ``None`` if all are valid now."""
         size, full = self.page_size, self.model.full
         candidates: Sequence[int] = (
             [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],

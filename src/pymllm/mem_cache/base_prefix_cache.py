@@ -317,7 +317,7 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Cache the slots of the whole pages of ``key``; `InsertResult.adopted` says which were taken."""
+        """Cache the slots of the whole pages of ``key``; `InsertResult.adopted` lists those taken."""
 
     @abstractmethod
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:

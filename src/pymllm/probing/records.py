@@ -96,7 +96,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> tuple[int, ...] | None:
-        """The ids of the answer; ``None`` where they are not told."""
+        """The ids of the answer's tokens; ``None`` if the server does not report them."""
         ids = tuple(place.token for place in self.places if isinstance(place.token, int))
         return ids if len(ids) == len(self.places) else None
 

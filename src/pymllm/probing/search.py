@@ -127,7 +127,7 @@ def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell |
 def _played(
     servers: Servers, player: Player, play: Callable[[], None]
 ) -> tuple[str | None, KeyboardInterrupt | None]:
-    """Play on an emptied cache; return the error that ended it early, or raise it before any answer."""
+    """Play on an emptied cache; return the error that ended the play early, if answers preceded it."""
     try:
         servers.await_events()
         servers.empty()

@@ -98,7 +98,7 @@ class ReplayPlan:
 
     @property
     def is_named(self) -> bool:
-        """Whether the workload is a named one of this package; ``./chat`` names a file."""
+        """Whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property

@@ -103,7 +103,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
-    """Yield texts for the known deviations that occurred, and for those that no longer occur."""
+    """Yield texts for known deviations that occurred in a search, and for others that no longer do."""
     shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
     if shown:
         yield Text(f"known     {', '.join(shown)}")

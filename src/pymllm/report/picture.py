@@ -236,7 +236,7 @@ def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
-    """Join pages into one node, up to the first node end, branch or difference."""
+    """Join consecutive pages into one node, up to a node end, a branch, or a page of another status."""
     last, slots = start, list(model.pages[start].slots)
     while len(below.get(last, ())) == 1 and (states is None or last not in states):
         (after,) = below[last]

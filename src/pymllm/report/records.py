@@ -26,7 +26,7 @@ KIND = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: its model, its bytes and its driver's version, each ``None`` where nobody told."""
+    """A GPU: its model, its bytes and its driver's version, each ``None`` if unknown."""
 
     name: str
     memory: int | None = None

@@ -398,7 +398,7 @@ def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str,
 
 
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
-    """Return the result of an adapter that cannot be searched: all laws unknown; ``wanted`` likewise."""
+    """Return the result, all laws unknown, of an adapter that cannot be searched."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
     laws = tuple(law_row(law, Verdict.UNKNOWN) for law in applicable if not wanted or law in wanted)
     return AdapterResult(

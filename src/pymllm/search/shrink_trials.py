@@ -343,7 +343,7 @@ class ActTrials(_Player):
         return self.is_new(program)
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Play acts; return ``None`` if no law breaks, or if they lead to no fewer operations.
+        """Play acts; return ``None`` unless they break a law in fewer operations than before.
 
         Of as many operations the fewer acts count, then the numbers of the configuration and of the acts.
         """

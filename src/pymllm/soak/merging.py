@@ -309,7 +309,7 @@ class Merged:
 
 
 def _field(line: bytes, number: int) -> str:
-    """Return a field of a line as a line of its own."""
+    """Return a field of a ledger line as a separate line."""
     return line.rstrip(b"\n").split(b"\t")[number].decode() + "\n"
 
 

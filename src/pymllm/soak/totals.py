@@ -234,5 +234,5 @@ class Totals:
 
     @property
     def has_problems(self) -> bool:
-        """Whether any run failed without breaking a law, so that it could not be judged."""
+        """Whether any run failed without breaking a law, which leaves the run unjudged."""
         return any("" in it.failures for it in self.adapters.values())

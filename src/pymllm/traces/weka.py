@@ -52,7 +52,7 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import ARRIVAL_MS_MAX, Request
 
 MARK = b'"hash_id_scope"'
-"""A field that only a conversation has, by which one on a line of its own is recognised."""
+"""A field by which a conversation is recognised, since other lines do not have it."""
 
 NESTED_TIMES = ("auto", "relative", "absolute")
 """The origins of nested agents' times: detected, the agent's own start, or the conversation's."""
@@ -230,7 +230,7 @@ def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNu
 
 
 def _calls(document: WekaDocument, nested_times: str) -> list[_Call]:
-    """Return the requests of a conversation in time order, each with those that it waits for."""
+    """Return the requests of a conversation in time order, each with its predecessors."""
     if document.hash_id_scope not in ("local", "global"):
         raise Rejected(f"hash_id_scope is {document.hash_id_scope[:60]!r}, must be local or global")
     is_relative = nested_times == "relative"
@@ -363,7 +363,7 @@ def conversation_files(folder: str) -> list[Path]:
 
 
 def _whole(first: bytes, lines: TraceLines) -> bytes:
-    """Return the rest of a file that holds a single object."""
+    """Return the unread part of a file that holds a single JSON object."""
     parts, size = [first], len(first)
     for _, text in lines:
         parts.append(text)

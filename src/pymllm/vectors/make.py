@@ -61,7 +61,7 @@ class Made:
 def make_vectors(
     folder: Path, *, is_search: bool = False, seconds: float = 3600.0, progress: Progress | None = None
 ) -> Made:
-    """Make the vectors of a folder anew; with a search, also some for undetected faults.
+    """Remake the vectors of a folder; with a search, also make some for undetected faults.
 
     No fault is looked for once the search has taken so many seconds of processor time: `Made.unsearched`.
 

@@ -285,7 +285,7 @@ _LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
 def _play_wrongly(
     fault: Fault, name: str, header: Header, operations: Sequence[Operation]
 ) -> tuple[list[Step], str]:
-    """Play a program with a planted fault until it breaks one of its laws; return steps and law."""
+    """Play a program with a planted fault until a law of the fault breaks; return steps and law."""
     steps: list[Step] = []
     with planted(fault.edits):
         try:

@@ -22,7 +22,7 @@ _PAGES_CHOSEN = 10
 
 
 class Asker:
-    """A program with the question whether the judge accepts another outcome of one step."""
+    """A program in which one step's outcome can be varied, with the judge's verdict on each variation."""
 
     def __init__(self, header: Header, steps: Sequence[Step]) -> None:
         self._header = header

@@ -222,7 +222,7 @@ class BlockMemory:
         return scheduled
 
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
-        """Begin a step in which ``growing`` requests need a block; raise `CapacityError` if any lacks one."""
+        """Begin a step in which ``growing`` requests need a block each, or raise `CapacityError`."""
         with self._evicting(growing):
             batch = self.context.begin_step()
         self._count()

@@ -188,7 +188,7 @@ class EngineLoop(ABC, Generic[Live]):
         self._refused_at = -1
 
     def _note_end(self, live: Live) -> None:
-        """Record that a request ends in this iteration, so that requests waiting for it may arrive."""
+        """Record that a request ends in this iteration, which may let others arrive."""
         self._over.append(live.request)
 
     # -- the source's choices ----------------------------------------------------------------------------

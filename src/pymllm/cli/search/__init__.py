@@ -1,1 +1,1 @@
-"""The commands that search implementations for violations, and those that list adapters and goals."""
+"""The commands that search implementations for violations, or list adapters, goals and faults."""

@@ -59,7 +59,7 @@ class LateCount:
         self._done.record(torch.cuda.current_stream(device))
 
     def is_here(self) -> bool:
-        """Whether the count has arrived, so that it can be read without waiting."""
+        """Whether the host can read the count without waiting for the device."""
         return self._done is not None and bool(self._done.query())  # type: ignore[no-untyped-call]
 
     def read(self) -> int:

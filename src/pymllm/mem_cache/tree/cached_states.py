@@ -131,7 +131,7 @@ class CachedStates:
             self.tree.log.remove(Part.STATE, node.hash_values or ())
 
     def hold(self, node: MambaTreeNode) -> None:
-        """Protect the state of ``node``, if it has one, by a hold that the tree will count next."""
+        """Protect the state of ``node``, if any, for a new hold that the tree counts afterwards."""
         if node._track_slot is None:
             return
         if not node.mamba_lock_ref:

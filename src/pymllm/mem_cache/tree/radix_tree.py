@@ -372,7 +372,7 @@ class RadixTree(Generic[NodeT]):
         return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
 
     def slots_left(self, node: NodeT) -> torch.Tensor:
-        """Return any slots that a node still has, whatever state an interrupt may have left it in."""
+        """Return the slots that a node still has, perhaps none after an interrupted call."""
         if node._starts is not None:
             return expand_pages(node._starts, self.page_size)
         return torch.empty(0, dtype=torch.int64, device=self.device) if node._value is None else node._value

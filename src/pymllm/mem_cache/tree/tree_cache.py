@@ -252,7 +252,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         return [] if self._tree.log is None else self._tree.log.take()
 
     def _note_parts(self, node: NodeT) -> None:
-        """Record what a node has besides its KV, which in this class is nothing."""
+        """Record in the event log a node's memory besides KV, of which this class has none."""
 
     def pretty_print(self) -> None:
         """Print the tree to standard output, one line per node, children indented below their parent.

@@ -471,7 +471,7 @@ _SIZES = (
 )
 
 _OF_SIZES = ("R7", "R6", "A2", "A7", "M7")
-"""Laws of operations after which each wrong size is judged by a law of its own."""
+"""Laws of operations after which a wrong size breaks the law that `_law_of_size` names."""
 
 PREFIX = KindLaws(
     order="X4 M7 A1 A3 A2 S2 A7 R4 H3 H2 S5 E1 X1",

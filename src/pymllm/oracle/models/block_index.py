@@ -82,7 +82,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker's blocks according to its events, and the law that a wrong answer about them breaks."""
+    """The blocks of a worker according to its events, and the law that a wrong result about them breaks."""
 
     rooms: dict[Room, dict[int, Bounds]] = field(default_factory=dict)  # copies by hash, none without any
     named: dict[int, set[int]] = field(default_factory=dict)  # by group: whatever it was told to have
@@ -463,7 +463,7 @@ class IndexModel(KindModel):
             self._tell(number, law, touched, Scope(group, None, False))
 
     def _cut_off(self, number: int, hash: int, group: int) -> None:
-        """Note that an index may forget the blocks of a worker below a block."""
+        """Record that an index may forget the blocks of a worker below a block."""
         for each in [*self.below(number, hash, group)]:
             for blocks in self.workers[number].of_group(group):
                 if each in blocks:
@@ -522,7 +522,7 @@ class IndexModel(KindModel):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def read_find_blocks(self, operation: FindBlocks, outcome: Outcome) -> Seen:
-        """Work out the bounds for each worker found by a search, next to the number of blocks reported."""
+        """Read the workers that a search found, with the bounds on each worker's number of blocks."""
         self._check_form(operation)
         _demand_numbers(*operation.tokens, operation.group)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()

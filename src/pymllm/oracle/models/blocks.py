@@ -358,7 +358,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C1")
 
     def read_release_blocks(self, operation: ReleaseBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks that a release names, which must have enough references, and those that go."""
+        """Read the blocks that a release names, with enough references, and the blocks that then go."""
         blocks, held = self.given.resolve(operation.blocks), self.blocks.callers_refs
         wrong = self._misuse(blocks, "C1", _OWNED)
         if wrong:
@@ -576,7 +576,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C7")
 
     def read_write_live(self, operation: WriteLive, outcome: Outcome) -> SeenStates:
-        """Read a write into the live state of a row."""
+        """Read the contents of a write to one layer of a request's live state."""
         contents = self.cells().contents(operation.recurrent, operation.conv, operation.ramp)
         if operation.layer not in range(self.cells().layers) or self._is_stateless([operation.request]):
             raise ProgramError(f"{operation} leaves the live states")

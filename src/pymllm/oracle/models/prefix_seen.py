@@ -14,8 +14,8 @@ from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.slot_ownership import Owner
 
 HIDDEN, GARBLED, FORGOTTEN = "hidden", "garbled", "forgotten"
-"""More that may become of an operation: a failing call explains what is missing, and no error was told; what
-was told or taken is no tree, or no pages; a cache that keeps nothing was given something."""
+"""Further results: a failing call that was not reported explains missing effects; the report or the effects
+form no tree or no whole pages; a cache that keeps nothing received slots."""
 
 HoldToken = int | str | None
 """The token that a lock returned; it is opaque, and compared only for equality."""

@@ -224,7 +224,7 @@ def is_explained(
     *,
     may_join: bool = False,
 ) -> bool:
-    """Tell whether some last victim was still needed, for a cache that evicts in an order of its own.
+    """Tell whether some last victim was still needed, for a cache without a claimed order.
 
     A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
     follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the

@@ -61,8 +61,8 @@ from pymllm.oracle.models.request_model import (
 from pymllm.oracle.models.told_events import EventFold, Hash, SeenEvents
 
 TURNED_AWAY, UNSTRUCK, CUT_SHORT, BROKEN = "turned away", "unstruck", "cut short", "broken"
-"""More that may become of an operation: no room was found, as was to happen where there is some; a call that
-was to fail did not; a step failed once it had begun, as was to happen, or without a reason."""
+"""Results of operations under a fault: refused as armed, not failed as armed, failed midway as armed; and
+failed midway without a fault."""
 
 FORWARD, COMMIT = ("forward",), ("allocate_slots", "store_states")
 """Calls that a fault can make fail after a step has begun."""
@@ -182,7 +182,7 @@ class SeenStep(SeenContext):
 
     @cached_property
     def commit(self) -> Kept:
-        """The blocks that must get a state, those that lose theirs, and those for which there is no room."""
+        """The blocks that must get a state, lose a state, or go without for lack of room."""
         return self.context.plan_commit(self.wanted, self.lost)
 
 

@@ -186,7 +186,7 @@ class RowModel(KindModel):
         self._put(seen.cells, operation.values)
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Record a refused write, whose values in the table would show that it was carried out."""
+        """Record a refused write; its values must not turn up in the table later."""
         super().follow_refused(step, operation, seen)
         if isinstance(operation, WriteRow | WriteEntries):
             self.table.bring("X1", [(value,) for value in operation.values])

@@ -288,7 +288,7 @@ class TrackOwnership:
         return ((slot, last) for (slot, at), last in self._filled.items() if at == layer and slot in owned)
 
     def callers_slot(self, span: Span) -> int:
-        """Return the track slot that a span names; raise `ProgramError` unless it is one of the caller's."""
+        """Return the track slot that a span names; raise `ProgramError` unless the caller owns it."""
         numbers = self.given.resolve((span,))
         if len(numbers) != 1 or numbers[0] not in self.callers:
             raise ProgramError(f"{span} names {numbers}; it must name one track slot of the caller's")

@@ -599,7 +599,7 @@ class KVBlockAllocator(OneOwner):
         return lowered
 
     def _stamp(self, blocks: NDArray[np.int64], clock: int, lowered: list[int]) -> None:
-        """Set the timestamps of blocks, given those that become older."""
+        """Set the timestamps of blocks, some of which (given) become older."""
         self._timestamps[blocks] = clock
         for block in lowered:
             self._forest.restamp(block)

@@ -353,7 +353,7 @@ class SlotStates(BlockSlots):
             copy_rows(sources.states, self._as_index(read), targets.states, self._as_index(write))
 
     def _as_rows(self, numbers: _Numbers) -> Rows:
-        """Return row numbers for a launch: one known to the host as it is, others on the device."""
+        """Return row numbers for a kernel launch: a single host number unchanged, others on the device."""
         alone = isinstance(numbers, np.ndarray) and numbers.size == 1
         return int(numbers[0]) if alone else self._as_index(numbers)
 
