@@ -36,7 +36,7 @@ SCHEMA = 1
 """The version of the format; a reader refuses any other."""
 
 Config = dict[str, int | str | bool | None]
-"""The configuration of an implementation, such as ``{"page_size": 4, "window": None}``."""
+"""The configuration of an implementation: its settings by name, such as ``{"page_size": 4}``."""
 
 
 class PlayedAct(Record, frozen=True):

@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Samples with one meaning, whose name ends in any unit."""
+    """Samples with one meaning, whose family name ends in their unit, if they have one."""
 
     name: str
     kind: str

@@ -29,7 +29,7 @@ Path = tuple[int, ...]
 """A sequence of blocks, as the tokens of each block."""
 
 Asked = tuple[Namespace, Path]
-"""A namespace and a sequence in it."""
+"""A sequence to search for: its namespace and its path."""
 
 
 class IndexMachine(PoolMachine):

@@ -1,4 +1,4 @@
-"""The radix tree prefix cache, with or without sliding windows.
+"""The radix tree prefix cache, plain and with sliding windows.
 
 Here are the public calls. What it shares with the cache of hybrid models is in
 `pymllm.mem_cache.tree.tree_cache`, the tree itself in `pymllm.mem_cache.tree.radix_tree`, what a window adds

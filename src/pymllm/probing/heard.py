@@ -11,7 +11,7 @@ from pymllm.watching.recordings import plain_message
 QUIET_SECONDS = 0.05
 """Seconds without a message after which no more events are expected."""
 LONGEST_SECONDS = 5.0
-"""The longest wait for a silent stream; after one failure, later waits end at the first silence."""
+"""The longest wait in seconds for the stream to fall silent; once exceeded, later waits are short."""
 
 
 class Heard:

@@ -18,7 +18,7 @@ from typing import Any
 Number = int | float
 
 BETTER = ("smaller", "bigger")
-"""Which way a figure is better, where one is."""
+"""The directions in which a figure can be better."""
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 KIND = re.compile(r"[a-z][a-z0-9-]*")

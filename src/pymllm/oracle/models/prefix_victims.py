@@ -317,7 +317,7 @@ class _StateSketch:
         self.leaves: list[_Aged] = []  # a heap
 
     def take_leaves(self, tokens: int) -> None:
-        """Remove the first leaves until enough is gone (R5)."""
+        """Remove the first leaves until enough tokens are gone (R5)."""
         if tokens <= 0:
             return
         # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.

@@ -405,7 +405,7 @@ class RequestsModel(KindModel):
         seen.request.region = seen.request.resting_region
 
     def read_truncate(self, operation: Truncate, outcome: Outcome) -> SeenContext:
-        """Work out the blocks that a cut gives up: the tail, and a partly rewritten block's hash."""
+        """Work out the blocks that a cut gives up: those of the tail, and one that is partly rewritten."""
         request, tokens = self._find(operation.request), operation.tokens
         if request is None:
             return self.refused(outcome, _GONE)
