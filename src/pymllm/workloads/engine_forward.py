@@ -221,7 +221,7 @@ class _Buffer:
         return self.bits[:, row].cpu().numpy() if self.host is None else self.host[:, row]
 
     def read_all(self) -> np.ndarray:
-        """Read the bits of all rows, in the form of `record`."""
+        """Return the bits of all rows, in the form of `record`."""
         return self.bits.cpu().numpy() if self.host is None else self.host
 
     def bits_of(self, values: np.ndarray) -> np.ndarray:

@@ -292,7 +292,7 @@ class HostSlotStore(HostPages):
         return pages
 
     def give(self, pages: NDArray[np.int64]) -> None:
-        """Label pages as young, or as pending inside a group."""
+        """Label pages as freed since the last merge, or as pending inside a group."""
         size = pages.size
         try:
             if self.group_open:

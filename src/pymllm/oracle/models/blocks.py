@@ -369,7 +369,7 @@ class BlocksModel(KindModel):
         return self._read_release(blocks, outcome)
 
     def _read_release(self, blocks: Sequence[int], outcome: Outcome) -> SeenLoss:
-        """Read a removal of references that exist."""
+        """Return a release as read, with the blocks that go, once its references are known to exist."""
         after = self.blocks.copy()
         lost = after.release(blocks)
         if "careful_callers" in self.claims:  # who keep nothing by a block that never had a hash

@@ -37,7 +37,7 @@ NO_CALLS = Calls()
 
 
 def sort_effects(effects: Sequence[Effect]) -> Calls:
-    """Sort the calls of one operation by kind; raise `ProgramError` for an unknown call or an uneven move."""
+    """Sort the calls of one operation by kind; raise `ProgramError` for an unknown call or unequal move."""
     if not effects:
         return NO_CALLS
     calls = Calls()
