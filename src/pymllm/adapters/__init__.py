@@ -1,1 +1,1 @@
-"""The implementations under examination, behind one small protocol: ours and other people's alike."""
+"""Adapters of implementations, this package's and others', behind one small protocol."""

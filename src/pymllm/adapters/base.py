@@ -1,4 +1,4 @@
-"""The base of adapters: an adapter carries out operations on an implementation and reports the outcome.
+"""The base class of adapters, which carry out operations on an implementation and report outcomes.
 
 A class of its own per implementation derives from `BaseAdapter` and has one method per operation it
 understands, named like the operation (``do_match``, ``do_free_swa``), which takes the operation and
@@ -35,7 +35,7 @@ _LONGEST = 1000  # characters of an error's words
 
 
 class Adapter(Protocol):
-    """The interface of one built implementation, with its claims, and its limits by operation (X9)."""
+    """The interface of an adapter of one implementation, with its claims and its limits by operation (X9)."""
 
     name: str
     kind: str
@@ -44,34 +44,34 @@ class Adapter(Protocol):
     limits: Mapping[str, str]
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out and report all its observable effects.
+        """Carry out an operation and report all its observable effects.
 
         `ProgramError` where it names a step that gave nothing, `AdapterError` where the adapter is at fault.
         """
 
     def audit(self) -> Sequence[str]:
-        """Walk the implementation from inside, where possible; return the ids of the checked laws."""
+        """Audit the implementation's internal state if possible; return the ids of the checked laws."""
 
     def close(self) -> None:
-        """Release everything that outlives the object, such as a process."""
+        """Release all resources that outlive the object, such as a process."""
 
 
 class AdapterClass(Protocol):
-    """The interface of an adapter's class, called with one of its configurations."""
+    """The interface of an adapter's class, which is called with one of its configurations."""
 
     KIND: ClassVar[str]
     CONFIGURATIONS: ClassVar[Sequence[Config]]
 
     def __call__(self, name: str, config: Mapping[str, int | str | bool | None]) -> Adapter:
-        """Build an adapter; `ValueError` names the key that the configuration lacks."""
+        """Build an adapter; raise `ValueError` with the key that the configuration lacks."""
 
 
 class UnsupportedError(Exception):
-    """Raised inside an adapter that cannot carry an operation out and has done nothing."""
+    """Raised inside an adapter that cannot carry out an operation and has done nothing."""
 
 
 class BaseAdapter:
-    """The base of adapters in this process.
+    """The base class of adapters that run in this process.
 
     `KIND` is one of `pymllm.history.operations.KINDS`, `CONFIGURATIONS` what to examine where nobody asks for
     anything else: small pages, tiny pools. `effects` is what the operation in progress has done to pools and
@@ -81,14 +81,14 @@ class BaseAdapter:
     KIND: ClassVar[str]
     CONFIGURATIONS: ClassVar[Sequence[Config]] = ({},)
     REFUSALS: ClassVar[Mapping[type[Exception], str]] = {}
-    """The documented name of each error by which the implementation refuses misuse, where it has another."""
+    """The documented name of each error that the implementation raises under another name for misuse."""
     LIMITS: ClassVar[Mapping[str, str]] = {}
-    """Operations that it claims and cannot carry out in some form, by name, each with the reason in words:
+    """Operations that are claimed but limited in some form, by name, each with the reason in words:
     ``{"unlock": "a hold is released as it was taken"}``. What is claimed and answered with `Unsupported` for
     no reason that stands here breaks X9."""
 
     METHODS: ClassVar[Mapping[str, str]] = {}
-    """The object's own methods by an adapter's, where nobody wrote an adapter: messages name these."""
+    """The names of an object's methods by an adapter's, for messages; empty for a written adapter."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         self.name = name
@@ -100,22 +100,22 @@ class BaseAdapter:
         self._given: dict[int, tuple[int, ...]] = {}
 
     def claim(self) -> Collection[str]:
-        """Return the capabilities of this configuration, names of `CAPABILITIES`, in any collection."""
+        """Return the claims of this configuration, names from `CAPABILITIES`, in any collection."""
         return frozenset()
 
     def sizes(self) -> dict[str, int]:
-        """Return every known size and counter, by its documented name."""
+        """Return every known size and counter by its documented name."""
         return {}
 
     def audit(self) -> Sequence[str]:
-        """Walk the implementation from inside; the base has nothing to walk."""
+        """Return no checked laws, since the base class cannot inspect an implementation."""
         return ()
 
     def close(self) -> None:
-        """Release everything that outlives the object; the base has nothing to release."""
+        """Do nothing; subclasses release resources that outlive the object."""
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out, turning the implementation's errors into a `Failed` result."""
+        """Carry out an operation, and turn the implementation's errors into `Failed` results."""
         name = _METHODS[self.kind].get(type(operation))
         method = None if name is None else getattr(self, name, None)
         if method is None:
@@ -137,23 +137,23 @@ class BaseAdapter:
         return Outcome(result, tuple(self.effects), _read_sizes(self, self.sizes()))
 
     def _line_of(self, error: Exception) -> str:
-        """Name the line of the stranger's code that raised an error; empty where it is this package's own."""
+        """Return the line of outside code that raised an error; empty if the error is from this package."""
         is_ours = type(self).__module__.startswith("pymllm.")
         return f" ({line_of(error)})" if not is_ours and own_line_of(error) else ""
 
     def number(self, key: str) -> int:
-        """Return a number of the configuration; `ValueError` if the value is none."""
+        """Return a number from the configuration; raise `ValueError` if the value is no number."""
         value = self.config[key]
         if type(value) is not int:
             raise ValueError(f"the configuration's {key} is {cut(repr(value))}; it must be an integer")
         return value
 
     def numbers(self, spans: Sequence[Span]) -> list[int]:
-        """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
+        """Return the numbers that spans name; raise `ProgramError` if a step returned too few."""
         return resolve_spans(spans, self._given)
 
     def one(self, span: Span) -> int:
-        """Return the only number that a span names; `ProgramError` if it names none or several."""
+        """Return the only number that a span names; raise `ProgramError` if it names none or several."""
         numbers = self.numbers((span,))
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
@@ -161,7 +161,7 @@ class BaseAdapter:
 
 
 def _words_of(error: Exception) -> str:
-    """Return the text of an implementation's error, cut; empty if the error has no readable text."""
+    """Return the text of an implementation's error, shortened; empty if it has no readable text."""
     try:
         return cut(str(error), _LONGEST)
     except Exception:  # a stranger's class may do anything there
@@ -169,7 +169,7 @@ def _words_of(error: Exception) -> str:
 
 
 def place_of(adapter: object, method: str) -> str:
-    """Return `` (line 3 of file.py)`` for the source of an adapter's method.
+    """Return `` (line 3 of file.py)`` for the definition of an adapter's method.
 
     It is empty where that is unknown, and where nobody wrote an adapter.
     """
@@ -181,7 +181,7 @@ def place_of(adapter: object, method: str) -> str:
 
 
 def _read_sizes(adapter: BaseAdapter, sizes: object) -> dict[str, int]:
-    """Return the dict of `sizes` with plain integers, not those of NumPy; `AdapterError` if it is no dict.
+    """Return the dict of `sizes` with plain integers in place of NumPy's; raise `AdapterError` for no dict.
 
     A size that is no integer stays for the smoke test.
     """
@@ -203,7 +203,7 @@ def _plain_size(size: Any) -> Any:
 
 
 def _read_claims(name: str, claimed: object) -> frozenset[str]:
-    """Return the answer of `claim` as a set; raise `AdapterError` for a word that is no capability."""
+    """Return the claims of an adapter as a set; raise `AdapterError` for an unknown claim."""
     if isinstance(claimed, str) or not isinstance(claimed, Collection):
         raise AdapterError(
             name, f"claim() returned {shown(claimed)}; it must return a set, such as {{'pool'}}"
@@ -221,7 +221,7 @@ def _read_claims(name: str, claimed: object) -> frozenset[str]:
 
 
 def _read_limits(name: str, kind: str, limits: object) -> dict[str, str]:
-    """Return declared limits as a dict; `AdapterError` names an entry that is no limit."""
+    """Return the declared limits as a dict; raise `AdapterError` for an invalid entry."""
     wrong = find_wrong_limit(kind, limits)
     if wrong is not None:
         raise AdapterError(name, f"LIMITS {wrong}")
@@ -230,7 +230,7 @@ def _read_limits(name: str, kind: str, limits: object) -> dict[str, str]:
 
 
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:
-    """Make the header of a history that an adapter is about to write."""
+    """Return the header of a history that an adapter is about to write."""
     return Header(
         adapter.name,
         adapter.kind,

@@ -1,4 +1,4 @@
-"""Adapters of objects that name their methods as our documented interface does.
+"""Adapters made for objects whose methods have the names of this package's documented interface.
 
 The methods tell the kind, and the adapter of our own class of that kind makes the calls. What is claimed is
 what the methods can do. A look from inside, faults and misuse need an adapter, or a claim of the caller's.
@@ -34,20 +34,20 @@ from pymllm.mem_cache.slots.token_allocator import TokenToKVPoolAllocator
 from pymllm.text_file import shown
 
 Make = Callable[[Config], Any]
-"""Makes a new object of the size that a configuration says."""
+"""A function that makes a new object of the size in a configuration."""
 
 
 _STEPS_APART = 4
-"""First steps of a program after which the sample must be as it was: smoke tests take memory in them."""
+"""The number of first steps after which the sample object must be unchanged."""
 
 
 class Given(BaseAdapter):
-    """The common part of adapters of given objects: how to make one, and the claims told from one."""
+    """The base class of adapters of given objects: how to make an object, and its claims."""
 
     MAKE: ClassVar[Make]
     CLAIMS: ClassVar[frozenset[str]]
     TOLD: ClassVar[frozenset[str]]
-    """Keys of its configuration that the caller told, and not the object."""
+    """Keys of the configuration that the caller gave, and that the object does not show."""
     METHODS = MappingProxyType(
         {
             **{name: name for name in ("alloc", "free", "insert", "evict", "reset")},
@@ -58,14 +58,14 @@ class Given(BaseAdapter):
     LACKS: ClassVar[Mapping[type[ops.Operation], str]] = {}
     """Operations for which the object has no method, each with the reason in words."""
     SAMPLE: ClassVar[Any]
-    """The object from which kind and sizes were told; no program uses it."""
+    """The object from which kind and sizes were read; no program uses it."""
     FIRST_SIZES: ClassVar[Mapping[str, int]]
-    """Its sizes as it was new."""
+    """The sizes of the sample object when it was new."""
     step = 0
-    """The step that is carried out now."""
+    """The number of the current step."""
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
-        """Carry an operation out, if there is a method for it."""
+        """Carry out an operation if the object has a method for it."""
         self.step = step
         lack = self.LACKS.get(type(operation))
         if lack is not None:
@@ -76,11 +76,11 @@ class Given(BaseAdapter):
         return outcome
 
     def make_pool(self) -> Any:
-        """Make an object."""
+        """Make the pool of a new adapter."""
         return self.make_given()
 
     def make_given(self) -> Any:
-        """Make an object.
+        """Make a new object of the caller's.
 
         `UsageError` where it is of another size than the configuration says, `AdapterError` where it is not
         new: what programs before have done to it would be taken for faults, or hide them.
@@ -101,7 +101,7 @@ class Given(BaseAdapter):
         return made
 
     def _demand_unused(self, other: Any) -> None:
-        """Refuse another size than the first object had, of one that this program has not used."""
+        """Raise an error if a new object differs in size from the sample, or a program changed the sample."""
         for name, size in first_sizes_of(other).items():
             first = self.FIRST_SIZES.get(name, size)
             if size != first:
@@ -112,27 +112,27 @@ class Given(BaseAdapter):
                 )
 
     def claim(self) -> frozenset[str]:
-        """Return the claims of an object's methods, and those of its caller."""
+        """Return the claims that the object's methods show, and those of the caller."""
         return self.CLAIMS
 
     def audit(self) -> Sequence[str]:
-        """Look at nothing inside."""
+        """Check nothing inside the object."""
         return ()
 
 
 class GivenSlots(Given, TokenSlots):
-    """An allocator of slots."""
+    """The adapter of a given slot allocator."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self._kept_numbers = KeptNumbers()
 
     def audit(self) -> Sequence[str]:
-        """Look again at the slots that were returned lately (X5)."""
+        """Check that slots which were returned recently have not changed (X5)."""
         return self._kept_numbers.look()
 
     def _plain(self, law: str, slots: Any) -> tuple[int, ...]:
-        """Return the numbers of slots, in any container unless forms are claimed."""
+        """Return the numbers of slots from any container, unless forms are claimed."""
         if "forms" in self.capabilities and not isinstance(slots, torch.Tensor):
             raise TypeError(f"{shown(slots)} is no tensor")
         method = "alloc" if law == "A3" else "translate_to_swa"
@@ -146,19 +146,19 @@ class GivenSlots(Given, TokenSlots):
 
 
 class GivenSWASlots(GivenSlots, SWASlots):
-    """An allocator of slots with SWA halves."""
+    """The adapter of a given slot allocator with SWA halves."""
 
 
 class GivenRows(Given, Rows):
-    """A pool of request rows."""
+    """The adapter of a given pool of request rows."""
 
     def do_alloc_rows(self, step: int, operation: ops.AllocRows) -> out.Slots | out.NoRoom:
-        """Take rows, in any container."""
+        """Allocate rows, returned in any container."""
         rows = self.pool.alloc(operation.count)
         return out.NoRoom() if rows is None else out.Slots(_numbers_of(self.pool, "alloc", rows, "rows"))
 
     def do_read_rows(self, step: int, operation: ops.ReadRows) -> out.Table:
-        """Read a table that is a tensor, an array, or a list of rows."""
+        """Read the table, which is a tensor, an array, or a list of rows."""
         table = self.pool.req_to_token
         listed = table.tolist() if hasattr(table, "tolist") else table
         return out.Table(
@@ -167,19 +167,19 @@ class GivenRows(Given, Rows):
 
 
 class GivenBuffers(Given, KVBuffers):
-    """Buffers of keys and values."""
+    """The adapter of given buffers of keys and values."""
 
 
 class GivenStates(Given, GDNStates):
-    """A pool of recurrent states."""
+    """The adapter of a given pool of recurrent states."""
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of free track slots, where that can be asked."""
+        """Return the number of free track slots, if the object reports it."""
         return super().sizes() if hasattr(self.pool, "available_track_slots") else {}
 
 
 def _numbers_of(owner: Any, method: str, answer: Any, words: str = "slots") -> tuple[int, ...]:
-    """Return the numbers of an answer; `AdapterError` where they are no integers, of which no law tells."""
+    """Return the integers of a result; raise `AdapterError` for others, about which there is no law."""
     try:
         return plain_numbers(answer)
     except (TypeError, ValueError):
@@ -195,11 +195,11 @@ _ANSWERS: Mapping[str, tuple[str, str]] = {
     "insert": ("InsertResult", "prefix_len and last_node"),
     "evict": ("EvictResult", "full_evicted"),
 }
-"""By method of a cache: our record of its answer, and the fields that every cache fills."""
+"""For each method of a cache, this package's record of its result, and the fields every cache fills."""
 
 
 class _Told:
-    """A cache that answers in whole records, and is passed no argument that says nothing.
+    """A wrapper of a cache that returns complete records, and omits arguments with default values.
 
     One without a window, and without states, hears of neither. ``length`` is how many tokens the last
     answer's node should stand behind.
@@ -217,7 +217,7 @@ class _Told:
         return getattr(self._cache, name)
 
     def _misfit(self, method: str, answer: Any, problem: str) -> AdapterError:
-        """Make the error for an answer of another form: no law says anything of it."""
+        """Return the error for a result of another form, about which there is no law."""
         record, fields = _ANSWERS[method]
         return AdapterError(
             type(self._cache).__name__,
@@ -226,14 +226,14 @@ class _Told:
         )
 
     def _field(self, method: str, answer: Any, field: str) -> Any:
-        """Return a field of an answer; `AdapterError` where the answer has none."""
+        """Return a field of a result; raise `AdapterError` if it is missing."""
         try:
             return getattr(answer, field)
         except AttributeError:
             raise self._misfit(method, answer, f"which has no {field}") from None
 
     def _count(self, method: str, answer: Any, field: str) -> int:
-        """Return a field that counts tokens or states; `AdapterError` where it is no integer."""
+        """Return a field that counts tokens or states; raise `AdapterError` if it is no integer."""
         value = self._field(method, answer, field)
         try:
             return index(value)
@@ -303,10 +303,10 @@ class _Told:
 
 
 class GivenCache(Given, OwnPrefixCache):
-    """A prefix cache over its own pool, whose methods are watched, or over none."""
+    """The adapter of a given prefix cache, over its own pool (whose methods are recorded) or without one."""
 
     def make_pool(self) -> Any:
-        """Make the cache, and watch its pool."""
+        """Make the cache, and record the calls to its pool."""
         self._made = self.make_given()
         pool = getattr(self._made, "pool", None)
         if self.config["pool"] == "none":
@@ -327,13 +327,13 @@ class GivenCache(Given, OwnPrefixCache):
         return tuple(start + at for start in plain_numbers(starts) for at in range(page_size))
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Return the cache; it calls back where callbacks are claimed."""
+        """Return the cache, set to call back if callbacks are claimed."""
         if "callbacks" in self.capabilities:
             self._made.on_node_evict = on_node_evict
         return _Told(self._made, self.config.get("retains") is not False)
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
-        """Return the length of a node's path in tokens: by climbing to the root, or as the match answered.
+        """Return a node's path length in tokens, from its ancestors or from the match that returned it.
 
         Only nodes with the documented attributes can be climbed.
         """
@@ -343,14 +343,14 @@ class GivenCache(Given, OwnPrefixCache):
         return None if node is None else self.cache.length
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return the calls that read those sizes that can be asked for."""
+        """Return the calls that read the available sizes."""
         inner = None if self.pool is None else self.pool.inner
         found = [(name, getattr(self._made, name, None)) for name in _CACHE_SIZES]
         found += [(name, getattr(inner, name, None)) for name in _POOL_SIZES]
         return [(name, ask) for name, ask in found if ask is not None]
 
     def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
-        """Take slots, in any container."""
+        """Allocate slots, returned in any container."""
         pool = self._pool_of_caller()
         slots = pool.alloc(operation.tokens)
         if slots is None:
@@ -359,22 +359,22 @@ class GivenCache(Given, OwnPrefixCache):
         return out.Slots(_numbers_of(pool, "alloc", slots), _numbers_of(pool, "translate_to_swa", halves))
 
     def do_free(self, step: int, operation: ops.Free) -> out.Result:
-        """Free slots of the caller, which is no effect."""
+        """Free slots of the caller, without recording an effect of the cache."""
         with self.calls.unrecorded():
             return super().do_free(step, operation)
 
     def do_free_swa(self, step: int, operation: ops.FreeSWA) -> out.Result:
-        """Free halves of the caller, which is no effect."""
+        """Free SWA halves of the caller, without recording an effect of the cache."""
         with self.calls.unrecorded():
             return super().do_free_swa(step, operation)
 
     def do_move_swa(self, step: int, operation: ops.MoveSWA) -> out.Result:
-        """Move halves of the caller, which is no effect."""
+        """Move SWA halves of the caller, without recording an effect of the cache."""
         with self.calls.unrecorded():
             return super().do_move_swa(step, operation)
 
     def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
-        """Refuse: the pool is the object's own, and fails for nobody."""
+        """Raise an error, since calls to the object's own pool cannot be made to fail."""
         raise UnsupportedError("faults need an adapter")
 
 
@@ -386,10 +386,10 @@ _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 
 class GivenHybridCache(StatesOfCaller, GivenCache):
-    """A prefix cache with states in a pool of their own."""
+    """The adapter of a given prefix cache with states in a separate pool."""
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Return the cache, and watch its pool of states."""
+        """Return the cache, and record the calls to its pool of states."""
         inner = self._made.mamba_pool
         self.calls.watch(inner, "free_track_slot", "free_state")
         self.states = SimpleNamespace(inner=inner, fault=None)
@@ -401,7 +401,7 @@ class GivenHybridCache(StatesOfCaller, GivenCache):
         return [*super().size_calls(), *([] if ask is None else [("available_track_slots", ask)])]
 
     def do_free_track(self, step: int, operation: ops.FreeTrack) -> out.Result:
-        """Free a track slot of the caller, which is no effect."""
+        """Free a track slot of the caller, without recording an effect of the cache."""
         with self.calls.unrecorded():
             return super().do_free_track(step, operation)
 
@@ -410,7 +410,7 @@ class GivenHybridCache(StatesOfCaller, GivenCache):
 
 
 class DocumentedKind(NamedTuple):
-    """One kind of object, told by its methods."""
+    """A kind of object, recognised by its methods."""
 
     words: str
     marks: tuple[str, ...]  # any of these tells it from all kinds further down
@@ -467,7 +467,7 @@ _IN_A_CONTEXT = ("allocate_memory_blocks", "allocate_slots_batch")
 
 
 def kind_of(given: object) -> DocumentedKind:
-    """Return the kind that an object's methods show.
+    """Return the kind that the methods of an object show.
 
     `UsageError` where they show none, or miss one of the kind: it names the closest ones.
     """
@@ -506,7 +506,7 @@ def _has(given: object, name: str) -> bool:
 
 
 def _like(need: str, public: Sequence[str]) -> list[str]:
-    """Return the name closest to one that is needed, or with that in it."""
+    """Return a name similar to a required one, or containing it."""
     longer = [it for it in public if need in it and it != need]
     return longer[:1] or difflib.get_close_matches(need, public, n=1, cutoff=0.75)
 
@@ -521,7 +521,7 @@ def adapter_of(
     facts: Mapping[str, int | str | bool | None] = MappingProxyType({}),
     fallback: Mapping[str, int | str | bool | None] = MappingProxyType({}),
 ) -> AdapterClass:
-    """Return an adapter class for objects that are named as our documented interface is.
+    """Return an adapter class for objects with the documented method names.
 
     Parameters
     ----------
@@ -595,7 +595,7 @@ _CALLS: Mapping[str, Mapping[type[ops.Operation], str]] = {
     "rows": {ops.Clear: "clear"},
     "states": {ops.Clear: "clear"},
 }
-"""By kind: operations that a class may have no method for, and the method."""
+"""Operations whose method a class may lack, with the name of the method, by kind."""
 _OF_SLOTS = {
     "merges": ("merge_and_sort_free",),
     "groups": ("free_group_begin", "free_group_end"),
@@ -619,12 +619,12 @@ _ARGUMENTS: Mapping[str, str] = {
     **{"copy_states": "src_indices dst_indices", "reset_states": "indices", "begin_transfer": "indices"},
     "end_transfer": "transfer",
 }
-"""By method: the arguments of every call; of one that is not here there are none."""
+"""The arguments of every call, by method; a missing method takes none."""
 _ATTRIBUTES = ("req_to_token",)
 
 
 def _demand_methods(given: Any, names: Iterable[str]) -> None:
-    """Refuse methods that cannot be called as documented, of those names that an object has; `UsageError`."""
+    """Raise `UsageError` for documented methods that cannot be called as documented."""
     for name in names:
         method = getattr(given, name, None)
         if method is None or name in _ATTRIBUTES:
@@ -650,7 +650,7 @@ def _demand_methods(given: Any, names: Iterable[str]) -> None:
 
 
 def demand_new(first: Any, other: Any) -> None:
-    """Refuse two made objects that are one, or two caches over one pool; `UsageError` says which."""
+    """Raise `UsageError` if two made objects are the same, or two caches share a pool."""
     name = type(first).__name__
     if first is other:
         raise UsageError(f"the function made the same object twice, a {name}; return a new one each time")
@@ -664,7 +664,7 @@ def demand_new(first: Any, other: Any) -> None:
 
 
 def first_sizes_of(made: Any) -> dict[str, int]:
-    """Return the sizes of an object and its pools that can be asked for; what fails is left to the search."""
+    """Return the available sizes of an object and its pools, ignoring errors, which the search will find."""
     sizes: dict[str, int] = {}
     for owner in (made, getattr(made, "pool", None), getattr(made, "mamba_pool", None)):
         for name in (*_CACHE_SIZES, *_POOL_SIZES, "available_track_slots"):
@@ -676,7 +676,7 @@ def first_sizes_of(made: Any) -> dict[str, int]:
 def sizes_of(
     sample: Any, fallback: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})
 ) -> Config:
-    """Return the configuration that an object shows; `UsageError` names a missing size.
+    """Return the configuration that an object shows; raise `UsageError` for a missing size.
 
     Keys of ``fallback`` count where the object does not tell them, ``facts`` even where it does.
     """
@@ -719,7 +719,7 @@ _DEFAULTS: Mapping[str, Any] = {"page_size": 1, "window": None, "track_slots": 0
 
 
 def _pools_of(cache: Any, fallback: Mapping[str, Any]) -> Config:
-    """Return the keys that tell of the pools of a cache; without an allocation, its pool is none.
+    """Return the configuration keys of a cache's pools; a pool without allocation does not count.
 
     `UsageError` where it does not say whether there is one: unwatched, a pool is judged as if nobody had it.
     """
@@ -753,11 +753,11 @@ SMALL: Config = {
     **{"window": None, "pool": "token", "slots": 24, "track_slots": 3, "layers": 2, "k_heads": 1, "k_dim": 2},
     **{"v_heads": 2, "v_dim": 1, "conv_dim": 2, "kernel": 3, "dtype": "float32"},
 }
-"""The sizes of what is made by a class that is asked for by its name: small, so that it runs full."""
+"""The sizes for objects of a class given by name, small enough to run full."""
 
 
 def maker_of(factory: Callable[..., Any]) -> Make:
-    """Return the function that makes an object of a configuration, by a class or a function.
+    """Return a function that makes an object of a configuration, from a class or a function.
 
     Its parameters are given what the configuration says of documented ones of the same names.
     `UsageError` where it needs another one.
@@ -796,7 +796,7 @@ def _pages_of(key: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _offer_pool(config: Mapping[str, Any]) -> Any:
-    """Make a pool of ours below a cache, as large as the cache's own one."""
+    """Make a pool of this package's, of the cache's own capacity, for a cache."""
     if config.get("pool", "none") == "none":
         return None
     page_size = config.get("page_size", 1)
@@ -821,11 +821,11 @@ _OFFERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     **dict.fromkeys(("token_to_kv_pool_allocator", "pool"), _offer_pool),
     "mamba_pool": _offer_states,
 }
-"""What parameters of documented constructors are given, by their names."""
+"""Values for parameters of documented constructors, by the names of the parameters."""
 
 
 class GivenByName:
-    """The stand-in for an adapter class, by a class or function that makes documented objects.
+    """A substitute for an adapter class: a class or function, given by name, that makes objects.
 
     Kind, claims and sizes are told from one that it makes. A configuration's ``claims``, words with blanks
     between them, say what is promised besides.
@@ -840,13 +840,13 @@ class GivenByName:
         self.CONFIGURATIONS = adapter.CONFIGURATIONS
 
     def __call__(self, name: str, config: Mapping[str, int | str | bool | None]) -> Adapter:
-        """Build an adapter of a new object."""
+        """Return an adapter of a new object."""
         asked = dict(config)
         return adapter_of(self._make(asked), self._make, fallback=asked)(name, asked)
 
 
 def is_documented(found: object) -> bool:
-    """Tell whether a class has the marks of a kind of object, or is a function, which may make one."""
+    """Tell whether a class has the methods of a known kind, or is a function that may make an object."""
     if not inspect.isclass(found):
         return inspect.isfunction(found)
     return any(hasattr(found, mark) for kind in _KINDS for mark in kind.marks)

@@ -1,4 +1,4 @@
-"""One line of the list of adapters: what it is called, where it is, what it adapts, and what it needs."""
+"""An entry in the list of adapters: name, place, adapted implementation and requirements."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 ANY_VERSION = "PYMLLM_ANY_VERSION"
-"""The environment variable that lets other versions be judged than those that an adapter was tried with."""
+"""The environment variable that permits versions with which an adapter has not been tried."""
 
 
 class Checkout(Protocol):
-    """Sources of a project, in a folder named by an environment variable."""
+    """The sources of a project, in a folder that an environment variable names."""
 
     @property
     def project(self) -> str:
-        """Name of the project, as written before the @ in lists of deviations."""
+        """The name of the project, as written before the @ in lists of deviations."""
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable."""
+        """The name of the environment variable."""
 
     def how_to_get(self) -> str:
-        """Describe the sources, and the variable to set."""
+        """Return words for the sources to get and the variable to set."""
 
     def is_of(self, commit: str) -> bool:
         """Tell whether the files of a commit are checked out."""
@@ -49,7 +49,7 @@ class AdapterEntry:
     needs_torch: bool = False  # whether it needs pymllm[torch]
 
     def find_missing(self) -> str | None:
-        """Name the missing package, checkout or program, and how to get it; ``None`` if none is missing."""
+        """Return the missing package, checkout or program, and how to get it; ``None`` if none is missing."""
         if self.checkout is not None and not os.environ.get(self.checkout.variable):
             return f"{self.name} needs a checkout: {self.checkout.how_to_get()}"
         if self.tool and shutil.which(self.tool) is None:
@@ -60,12 +60,12 @@ class AdapterEntry:
 
     @property
     def released_as(self) -> str:
-        """Name of the distribution with the implementation; empty where it needs none."""
+        """The name of the distribution with the implementation; empty if it needs none."""
         return self.distribution or self.package
 
 
 def _is_there(module: str) -> bool:
-    """Tell whether a module could be imported; for a dotted name, its packages must be importable."""
+    """Tell whether a module can be imported, with the packages in a dotted name."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # one above it is not there

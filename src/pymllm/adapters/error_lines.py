@@ -1,4 +1,4 @@
-"""The line that raised an error, and the line of a stranger's code that led there."""
+"""The line that raised an error, and the line of outside code that led to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def line_of(error: BaseException) -> str:
-    """Name the line that raised an error, after the stranger's line that we called and that led there."""
+    """Return the line that raised an error, after the first line of outside code that led to it."""
     *_, (frame, number) = traceback.walk_tb(error.__traceback__)
     inner = f"line {number} of {frame.f_code.co_filename}"
     own = own_line_of(error) or inner
@@ -18,7 +18,7 @@ def line_of(error: BaseException) -> str:
 
 
 def own_line_of(error: BaseException) -> str:
-    """Name the last line of the stranger's object or file that we called; empty if none was reached."""
+    """Return the last line of the adapted object or file in an error's traceback; empty if there is none."""
     places = [
         (frame.f_code.co_filename, frame.f_locals.get("self"), number)
         for frame, number in traceback.walk_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""An exact forward pass through a context: KV and states as `request_operations` has them.
+"""An exact forward pass through a context, with the KV and states of `request_operations`.
 
 Everything is computed out of what the context shows: KV from the row before it, states from the live state.
 So whatever is wrong with either is in all that follows.
@@ -22,7 +22,7 @@ Numbers = NDArray[np.int64]
 
 
 class ExactState:
-    """The states of one kind, all layers of one request: affine maps of residues, composed without a loop.
+    """The states of one kind in all layers of a request, as affine maps of residues that can be composed.
 
     ``elements`` counts those of all layers; residues below ``prime`` are exact in the dtype of the states.
     """
@@ -32,7 +32,7 @@ class ExactState:
         self._places = np.arange(elements, dtype=np.int64)
 
     def advance(self, state: Numbers, tokens: Numbers) -> Numbers:
-        """Return the state after more tokens, composing neighbours pairwise until one map is left."""
+        """Return the state after more tokens, by composing neighbouring maps pairwise until one is left."""
         if not tokens.size:
             return state
         ahead, prime = tokens[:, None] + 1, self._prime
@@ -49,7 +49,7 @@ class ExactState:
 
 
 class ExactForward:
-    """The reads and writes of a model, with its own KV beside the context's states.
+    """The reads and writes of a model, with KV of its own beside the context's states.
 
     The context's conv states are exact below `CONV_PRIME`, its SSM states below `SSM_PRIME`, if it has any.
     `kv` has shape ``(num_blocks, block_size)``, int64, the dummy block last; `fails_at` says at which request
@@ -74,7 +74,7 @@ class ExactForward:
         self.done = 0
 
     def read_kv(self, blocks: tuple[int, ...], stop: int | None = None) -> tuple[int, ...]:
-        """Sum up the content of blocks, over all of their places, or those of the first ``stop`` tokens."""
+        """Return the sum of the contents of blocks, over all positions or the first ``stop`` tokens."""
         sums: list[int] = (self.kv[list(blocks)] @ self._weights).tolist()
         if stop is not None:
             size = self.kv.shape[1]
@@ -84,7 +84,7 @@ class ExactForward:
         return tuple(sums)
 
     def read_lives(self, rows: list[int]) -> list[tuple[int, ...]]:
-        """Read the live states in some rows of the context; empty for each row where the context has none."""
+        """Return the live states in some rows of the context; empty for each row in one without states."""
         if not self._kinds or not rows:
             return [()] * len(rows)
         # All of them: to take some out of a tensor took 11 of 32 us, now 10.
@@ -92,7 +92,7 @@ class ExactForward:
         return [every[row] for row in rows]
 
     def write_live(self, row: int, numbers: tuple[int, ...]) -> None:
-        """Write a live state, read before, into a row of the context."""
+        """Write a live state that was read before into a row of the context."""
         start = 0
         for _, states in self._kinds:
             live = states[:, row]
@@ -110,7 +110,7 @@ class ExactForward:
         return found
 
     def compute(self, batch: ForwardBatch) -> None:
-        """Compute a batch, one request after the other with padding after each; fail on an ordered fault."""
+        """Compute a batch, each request followed by padding; raise an error if a fault is armed."""
         self.done, output = 0, 0
         for step, offsets in zip(batch.requests, self.offsets(batch), strict=True):
             if self.done + 1 == self.fails_at:
@@ -152,7 +152,7 @@ class ExactForward:
 
 
 def read_rows(*states: torch.Tensor) -> list[tuple[int, ...]]:
-    """Read every row of some ``[layers, rows, ...]`` states as integers, one part after the other."""
+    """Return every row of ``[layers, rows, ...]`` states as integers, one part after the other."""
     parts = [_numbers(part).swapaxes(0, 1).reshape(part.shape[1], -1) for part in states]
     return list(map(tuple, np.concatenate(parts, axis=1).tolist()))
 

@@ -1,4 +1,4 @@
-"""Recorded calls that a fault can make fail (X2): of a cache to its pools, and inside a context."""
+"""Recorded calls that a fault can make fail (X2): those of caches to pools, and those inside contexts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pymllm.history.outcomes import Effect
 
 
 class InjectedFault(Exception):
-    """The error that a `Fault` orders, raised by a call that has done nothing."""
+    """The error that an armed `Fault` raises in a call, which then does nothing."""
 
 
 class Recorder:
-    """A wrapper of a pool for a cache, which records some calls and passes all others through.
+    """A wrapper of a pool for a cache, which records some calls and passes on all others.
 
     ``record`` is called with the `Effect` of each call that the pool has taken. The caller's own calls go to
     `inner` directly, and are not recorded.
@@ -30,7 +30,7 @@ class Recorder:
 
     @property
     def fault(self) -> Fault | None:
-        """The ordered call, which raises `InjectedFault` and takes nothing; counting starts at the order."""
+        """The armed fault: the nth call from then on raises `InjectedFault` instead of doing anything."""
         return self._fault
 
     @fault.setter
@@ -52,7 +52,7 @@ class RecordingPool(Recorder):
     """A recorder of a `TokenToKVPoolAllocator`."""
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give slots back."""
+        """Free slots, and record the call."""
         self._fail_if_told("free")
         self.inner.free(indices)
         self._record(Effect("free", _plain(indices)))
@@ -62,7 +62,7 @@ class RecordingPagedPool(RecordingPool):
     """A recorder of a pool that takes pages by their first slots."""
 
     def free_pages(self, starts: Any) -> None:
-        """Give pages back; recorded as the equivalent `free` of all their slots."""
+        """Free pages, and record the equivalent `free` of all their slots."""
         self._fail_if_told("free")
         self.inner.free_pages(starts)
         self._record(Effect("free", self._slots_of(starts)))
@@ -75,13 +75,13 @@ class RecordingSWAPool(RecordingPool):
     """A recorder of an `SWATokenToKVPoolAllocator`."""
 
     def free_swa(self, indices: torch.Tensor) -> None:
-        """Give SWA halves back."""
+        """Free SWA halves, and record the call."""
         self._fail_if_told("free_swa")
         self.inner.free_swa(indices)
         self._record(Effect("free_swa", _plain(indices)))
 
     def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        """Move the halves of ``src`` to ``dst``."""
+        """Move the SWA halves of ``src`` to ``dst``, and record the call."""
         self._fail_if_told("move_swa")
         self.inner.move_swa(src, dst)
         self._record(Effect("move_swa", _plain(src), _plain(dst)))
@@ -91,7 +91,7 @@ class RecordingPagedSWAPool(RecordingPagedPool, RecordingSWAPool):
     """A recorder of a pool with SWA halves that takes pages by their first slots."""
 
     def free_swa_pages(self, starts: Any) -> None:
-        """Give the halves of pages back; recorded as the `free_swa` of all their slots."""
+        """Free the SWA halves of pages, and record the equivalent `free_swa` of all their slots."""
         self._fail_if_told("free_swa")
         self.inner.free_swa_pages(starts)
         self._record(Effect("free_swa", self._slots_of(starts)))
@@ -101,7 +101,7 @@ class RecordingStatePool(Recorder):
     """A recorder of the track slots of a `GDNPool`."""
 
     def free_track_slot(self, slot: int) -> None:
-        """Give one track slot back."""
+        """Free a track slot, and record the call."""
         self._fail_if_told("free_state")
         self.inner.free_track_slot(slot)
         self._record(Effect("free_state", (slot,)))
@@ -131,11 +131,11 @@ FAILING_CALLS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "store_states": ("mamba_slot_allocator", ("_copy_intermediate_to_cache", "store_from_live_batch")),
     "restore_state": ("mamba_slot_allocator", ("restore_to_live",)),
 }
-"""What a `Fault` may name, and which part of a context makes the call, by which methods."""
+"""The calls that a `Fault` may name, with the part of a context and the methods that make each."""
 
 
 class FailingCalls:
-    """A wrapper of some methods of a context's allocators that lets an ordered call fail.
+    """A wrapper of methods of a context's allocators, which can make a call fail.
 
     The allocators get attributes of their own in place of these methods. `made` counts each call of
     `FAILING_CALLS`, failing ones included; one that asks for nothing, such as an allocation of no blocks,
@@ -152,11 +152,11 @@ class FailingCalls:
                 setattr(part, name, self._before(getattr(part, name), name))
 
     def arm(self, fault: Fault) -> None:
-        """Let the nth call fail that a fault names; counting starts now."""
+        """Make the nth call of the kind that a fault names fail, counted from now."""
         self._fault, self._calls_until = fault, fault.nth
 
     def disarm(self) -> None:
-        """Let no call fail."""
+        """Cancel the armed fault."""
         self._fault = None
 
     def _before(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:

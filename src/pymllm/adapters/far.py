@@ -1,4 +1,4 @@
-"""Configurations whose rows lie far apart: addresses beyond 32 bits, in memory of which few pages exist.
+"""Configurations with addresses beyond 32 bits, in virtual memory of which few pages are used.
 
 What is read as a whole has few numbers, or a program would do nothing else. So the pool has many rows, and a
 program names one of so many: its row 3 is row 3 * ``apart`` of the pool. Memory that nobody has touched does
@@ -26,15 +26,15 @@ FAR: Final[Mapping[str, tuple[Config, ...]]] = {
         },
     ),
 }
-"""By adapter. A row has eight bytes everywhere, of eight elements where these are small: half of the rows
-lie behind 2**31 bytes and elements, the last ones behind 2**32."""
+"""The configurations of widely spaced rows, by adapter. A row has eight bytes everywhere, of eight elements
+where these are small: half of the rows lie behind 2**31 bytes and elements, the last ones behind 2**32."""
 
 FAR_BYTES: Final = 9 * _APART * 8
-"""Bytes of each buffer, padding aside."""
+"""The size of each buffer in bytes, without padding."""
 
 
 def why_not_far(needed: int = FAR_BYTES) -> str | None:
-    """Return the reason why a buffer of some bytes cannot be allocated, or ``None``.
+    """Return the reason why a buffer of so many bytes cannot be allocated, or ``None``.
 
     Few of its pages will exist, but Linux refuses at once what is more than all of its memory.
     """

@@ -1,4 +1,4 @@
-"""The events of our caches, as a history has them."""
+"""The events of this package's caches, converted to the form of a history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pymllm.mem_cache.cache_events import AllCleared, BlocksRemoved
 
 
 def take_events(teller: Any) -> ToldEvents:
-    """Take the events of a cache, an allocator or a context that keeps them."""
+    """Take the events of a cache, allocator or context, and return them in the form of a history."""
     return ToldEvents(tuple(map(_as_record, teller.take_events())))
 
 

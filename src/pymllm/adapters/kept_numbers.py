@@ -1,4 +1,4 @@
-"""Containers passed between an implementation and its caller, with their numbers at that time (X5)."""
+"""A check that containers passed between an implementation and its caller keep their numbers (X5)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pymllm.errors import InvariantViolation
 from pymllm.text_file import shown
 
 _MOST = 16
-"""Answers that are kept; with more of them each look took longer than the step before it."""
+"""The number of results kept, since checking more of them would take longer than a step."""
 _LONGEST = 1024
-"""Numbers in a container that is kept; what reuses memory does so for short answers, too."""
+"""The greatest length of a kept container; reuse of memory shows in short results, too."""
 
 
 class KeptNumbers:
-    """The last containers that a class returned or was lent, kept for a later comparison.
+    """The last containers that a class returned or received, kept for a later comparison.
 
     What was answered is its caller's own: it must stay as it was, whatever the class does later. What is lent
     stays its owner's, and must come back as it was. Only what can change is kept: lists, arrays, tensors.
@@ -30,14 +30,14 @@ class KeptNumbers:
         self._is_lending = self._has_lent = False
 
     def answered(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
-        """Keep a returned container, with its numbers."""
+        """Keep a returned container with a copy of its numbers."""
         if _can_change(container, numbers):
             told = f"the {type(container).__name__} that {what} returned, which changed in a later step"
             self._answers.append((told, container, numbers))
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Keep the containers passed to `lend` in the block, and compare them at its end."""
+        """Keep the containers passed to `lend` in a ``with`` block, and compare them at its end."""
         self._is_lending = True
         try:
             yield
@@ -48,13 +48,13 @@ class KeptNumbers:
             self._lent.clear()
 
     def lend(self, what: str, container: Any, numbers: tuple[int, ...]) -> None:
-        """Keep a container that a caller is about to pass, with its numbers."""
+        """Keep a container that a caller is about to pass, with a copy of its numbers."""
         if self._is_lending and _can_change(container, numbers):
             told = f"the {type(container).__name__} that was passed to {what}, which the call changed"
             self._lent.append((told, container, numbers))
 
     def look(self) -> tuple[str, ...]:
-        """Compare kept containers with their earlier numbers, and return the tested laws.
+        """Compare kept containers with the copies of their numbers, and return the tested laws.
 
         `InvariantViolation`: an answer has changed, or something that was lent (X5).
         """
@@ -79,7 +79,7 @@ def _can_change(container: Any, numbers: tuple[int, ...]) -> bool:
 
 
 def _read(container: Any) -> object:
-    """Return the numbers of a container as a tuple, or the error if they cannot be read."""
+    """Return the numbers of a container as a tuple, or the error that reading them raised."""
     try:
         return tuple(container.tolist() if hasattr(container, "tolist") else container)
     except Exception as error:  # such as a tensor whose memory is gone

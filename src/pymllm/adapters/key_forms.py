@@ -1,4 +1,4 @@
-"""Keys and indices, made from plain data, in every form in which callers pass them."""
+"""Keys and index tensors in every form that callers use, made from plain data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONTAINERS: dict[str, Callable[[Sequence[Token]], Any]] = {
     "tensor32": lambda tokens: torch.from_numpy(np.array(tokens, dtype=np.int32)),
     "tensor64": lambda tokens: torch.from_numpy(np.array(tokens, dtype=np.int64)),
 }
-"""How to make the container of each `Key.form` (K1)."""
+"""The function that makes the container of each `Key.form` (K1)."""
 
 SCRAP = 3
-"""What a clobbered container holds."""
+"""The value that an overwritten container holds."""
 
 
 def make_tokens(key: Key) -> Any:
-    """Return the tokens in the container named by the key's form; pairs go into lists and tuples only."""
+    """Return the tokens in the container that the key's form names; pairs need a list or tuple."""
     if key.form not in CONTAINERS:
         raise ValueError(f"form is {key.form!r}; it must be one of {', '.join(CONTAINERS)}")
     if key.tokens and isinstance(key.tokens[0], tuple) and key.form != "tuple":
@@ -39,12 +39,12 @@ def make_tokens(key: Key) -> Any:
 
 
 def make_radix_key(key: Key) -> RadixKey:
-    """Return the key in the form of our caches."""
+    """Return the key as a `RadixKey`."""
     return RadixKey(make_tokens(key), key.extra_key)
 
 
 def spell_namespace(extra_key: Namespace) -> str | None:
-    """Return a namespace of one value as text: no text and no number are the same, and none is empty.
+    """Return a namespace of one value as non-empty text, different for texts and numbers.
 
     `ValueError` where it has several values, which only who claims their dimensions is given.
     """
@@ -54,14 +54,14 @@ def spell_namespace(extra_key: Namespace) -> str | None:
 
 
 def read_namespace(spelled: str | None) -> str | int | None:
-    """Return the namespace that a text spells."""
+    """Return the namespace of a text from `spell_namespace`."""
     if spelled is None:
         return None
     return int(spelled[2:]) if spelled.startswith("i:") else spelled[2:]
 
 
 def clobber(container: Any) -> None:
-    """Overwrite a container, as its owner may do once a call has returned (X5)."""
+    """Overwrite a container, as its owner may do after a call has returned (X5)."""
     if isinstance(container, torch.Tensor):
         container.fill_(SCRAP)
     elif isinstance(container, np.ndarray):
@@ -72,7 +72,7 @@ def clobber(container: Any) -> None:
 
 
 def make_indices(numbers: Sequence[int], form: str) -> torch.Tensor:
-    """Return numbers, such as slots or rows, as the tensor that a form names.
+    """Return slots, rows or other numbers as a tensor of the named form.
 
     A form is a dtype, and ``strided`` (a view with gaps) or ``2d`` (one row) or nothing: ``"int64 2d"``.
     `ValueError` where there is no such form, `RuntimeError` where a number does not fit the dtype.
@@ -101,7 +101,7 @@ _ARRAYS: dict[str, type[np.generic]] = {
     made.__name__: made
     for made in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 }
-"""The integers; everything else torch makes by itself."""
+"""NumPy dtypes for integer tensors; torch makes all others itself."""
 _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda flat: flat,
     "strided": lambda flat: torch.stack((flat, flat), dim=1)[:, 0],

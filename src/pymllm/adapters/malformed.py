@@ -15,11 +15,11 @@ from pymllm.history.outcomes import Done
 
 _Call = Callable[[Any], object]
 Calls = Mapping[tuple[str, str], _Call]
-"""The function that makes each malformed call, given an adapter or what it adapts."""
+"""A function that makes each malformed call, given an adapter or the adapted object."""
 
 
 def call_malformed(calls: Calls, operation: Malformed, target: Any) -> Done:
-    """Make a call that must be refused; `UnsupportedError` if the adapter cannot make it."""
+    """Make a malformed call; raise `UnsupportedError` if the adapter cannot make it."""
     call = calls.get((operation.call, operation.wrong))
     if call is None:
         raise UnsupportedError(f"{operation.call} with {operation.wrong}")
@@ -74,7 +74,7 @@ _BAD_STATES: dict[str, Callable[[int], Any]] = {
 }
 
 FIRST_TRACK_SLOT = 2
-"""The lowest track slot of a pool with one working row; the call is refused before it takes the slot."""
+"""The lowest track slot of a pool with one working row, in a call that is refused before it is used."""
 
 
 def _match_bad_key(make: Callable[[int], Any]) -> _Call:
@@ -116,7 +116,7 @@ def _some_key(target: Any) -> Any:
 
 
 def _some_slots(target: Any) -> Any:
-    """Return the slots of the first page, free or not: the call is refused before it takes them."""
+    """Return the slots of the first page, for a call that is refused before it uses them."""
     return _torch().arange(target.cache.page_size, 2 * target.cache.page_size)
 
 
@@ -189,13 +189,13 @@ MALFORMED_CALLS: Final[Calls] = {
     ("build", "a window of no token"): _build_with_empty_window,
     ("build", "a pool of other pages"): _build_over_other_pages,
 }
-"""Malformed calls of prefix caches, given the adapter of a tree."""
+"""Malformed calls of prefix caches, given the adapter of a radix tree."""
 
 # -- block allocators ----------------------------------------------------------------------------------------
 
 
 def _of_ids(call: str, method: str, owner: Callable[[Any], Any]) -> dict[tuple[str, str], _Call]:
-    """Return calls of a method that takes ids, each with something other than ids."""
+    """Return calls of a method that takes ids, each with an argument that is no id."""
     wrong: dict[str, Callable[[], Any]] = {
         "float ids": lambda: [0.0],
         "bool ids": lambda: [True],
@@ -221,7 +221,7 @@ def _slots(adapter: Any) -> Any:
 
 
 def _store(spoil: Callable[[Any, Any], tuple[Any, Any, Any]]) -> _Call:
-    """Return a call that stores into a block with a slot; ``spoil`` makes its layer and states wrong."""
+    """Return a call that stores into a block with a slot; ``spoil`` makes its arguments wrong."""
 
     def call(adapter: Any) -> None:
         slots = _slots(adapter)
@@ -264,4 +264,4 @@ MALFORMED_BLOCKS: Final[Calls] = {
     ("restore_live", "a float request"): lambda it: _slots(it).restore_to_live(0.0, 0),
     ("restore_live", "a float id"): lambda it: _slots(it).restore_to_live(0, 0.0),
 }
-"""Malformed calls of block allocators and their state slots, given their adapter."""
+"""Malformed calls of block allocators and their state slots, given the adapter."""

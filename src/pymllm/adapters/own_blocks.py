@@ -1,4 +1,4 @@
-"""The adapter of KVBlockAllocator and MambaSlotAllocator, over the least context."""
+"""The adapter of `KVBlockAllocator` and `MambaSlotAllocator`, in a minimal context."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_BLOCKS = 4
 
 @dataclass(eq=False)
 class BlockContext:
-    """The least context that block allocators can be in: all that they ask for, and nothing that acts.
+    """A minimal context for block allocators, with the attributes that they need and no requests.
 
     The clock and the live states are the caller's. The last of ``max_requests`` never has a live state; those
     of the others lie in the opposite order, so whoever takes a request for its row is found out.
@@ -62,7 +62,7 @@ class BlockContext:
 
     @property
     def live_rows(self) -> list[int]:
-        """Row of each request's live state, and last the row that is nobody's."""
+        """The rows of each request's live state, and a last row that belongs to no request."""
         return [*self.mamba_metadata.request_to_mamba_state_idx[:-1], self.max_requests - 1]
 
 
@@ -75,7 +75,7 @@ _LARGE: Config = {**_SMALL, "blocks": 80, "block_size": 256, "slots": 64, "layer
 
 
 class Blocks(OwnPool):
-    """A block allocator and the slots beside it, which its observer tells; both are in the `context`.
+    """The adapter of a block allocator and the slot allocator that observes it, both in `context`.
 
     `BLOCKS` and `SLOTS` say whose objects they are; what is a variation of one of ours names itself there.
     """
@@ -104,7 +104,7 @@ class Blocks(OwnPool):
         self._calls = 0
 
     def make_pool(self) -> object:
-        """Build the context with both allocators in it, and return the block allocator."""
+        """Build the context with both allocators, and return the block allocator."""
         policy, caching = str(self.config.get("policy")), self.config.get("caching") is not False
         self.context = BlockContext(
             int(self.config.get("requests") or 1), self.number("block_size"), policy, self.device
@@ -125,7 +125,7 @@ class Blocks(OwnPool):
         return blocks
 
     def make_slots(self, slot_class: type[Any]) -> object:
-        """Build an allocator of slots, and the live states of the context."""
+        """Build the slot allocator, and the live states in the context."""
         layers, rows = self.number("layers"), self.number("requests")
         forms = []
         for part, sizes in (("conv", ("conv_dim", "conv_width")), ("ssm", ("ssm_heads", "ssm_dim"))):
@@ -138,7 +138,7 @@ class Blocks(OwnPool):
         return slot_class(self.context, self.number("slots"), layers, conv, ssm, conv_dtype, ssm_dtype)
 
     def claim(self) -> frozenset[str]:
-        """Return what both can do; ``mamba`` where there are slots."""
+        """Return the claims of both allocators, with ``mamba`` if there are slots."""
         common = {"pool", "forms", "refusals", "callbacks", "faults", "inspect", "exact_lru"} | {
             "capacity_errors",
             "transfers",
@@ -151,7 +151,7 @@ class Blocks(OwnPool):
         return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
 
     def audit(self) -> Sequence[str]:
-        """Check the trackers of the block and slot allocators."""
+        """Check the internal state of the block and slot allocators."""
         check_kv_block_allocator(self.pool)
         if self.slots is None:
             return ("C1", "C3")
@@ -159,7 +159,7 @@ class Blocks(OwnPool):
         return ("C1", "C2", "C3", "C4", "C6")
 
     def do_malformed(self, step: int, operation: ops.Malformed) -> out.Done:
-        """Make one of the calls of `MALFORMED`, on whichever of both it is about."""
+        """Make a malformed call of `MALFORMED`, on the block or the slot allocator."""
         return call_malformed(self.MALFORMED, operation, self)
 
     def do_take_events(self, step: int, operation: ops.TakeEvents) -> out.ToldEvents:
@@ -170,17 +170,17 @@ class Blocks(OwnPool):
     # -- the observer --------------------------------------------------------------------------------------
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
-        """Carry an operation out, with the fault that was asked for just before."""
+        """Carry out an operation, with the fault that was armed just before."""
         self._fault, self._armed, self._calls = self._armed, None, 0
         return super().apply(step, operation)
 
     def do_fault(self, step: int, operation: ops.Fault) -> out.Done:
-        """Arrange what is to happen inside the observer in the next operation."""
+        """Arm a fault inside the observer of the next operation."""
         self._armed = operation
         return out.Done()
 
     def _observe(self, blocks: list[int], hashes: set[int]) -> None:
-        """Record the call of the observer, pass the call on to the slots, and then carry out the fault."""
+        """Record the observer's call, pass it to the slot allocator, and then cause any armed fault."""
         sizes = {"pool_avail": self.pool.pool_avail, "evictable_blocks": self.pool.evictable_blocks}
         self._calls += 1
         struck = self._fault.call if self._fault is not None and self._fault.nth == self._calls else ""
@@ -194,7 +194,7 @@ class Blocks(OwnPool):
             raise InjectedFault("the observer was told to raise")
 
     def _call_again(self) -> str:
-        """Make every call that an observer may not make, and return the error that all of them met."""
+        """Make each call that an observer may not make, and return the error that all of them raised."""
         calls: tuple[Callable[[], object], ...] = (
             lambda: self.pool.allocate_memory_blocks(0),
             lambda: self.pool.retain_memory_blocks([]),
@@ -213,7 +213,7 @@ class Blocks(OwnPool):
 
     @contextmanager
     def _handed(self, spans: Sequence[ops.Span], form: str) -> Iterator[Any]:
-        """Hand numbers over in a container that the caller writes over afterwards."""
+        """Pass numbers in a container that is overwritten afterwards."""
         if form not in CONTAINERS:
             raise ProgramError(f"form is {form!r}; it must be one of {', '.join(CONTAINERS)}")
         container = CONTAINERS[form](self.numbers(spans))
@@ -223,7 +223,7 @@ class Blocks(OwnPool):
             clobber(container)
 
     def do_alloc_blocks(self, step: int, operation: ops.AllocBlocks) -> out.Slots | out.NoRoom:
-        """Take blocks; what is returned is the caller's to write over."""
+        """Allocate blocks, and overwrite the returned container afterwards."""
         blocks = self.pool.allocate_memory_blocks(operation.count)
         if blocks is None:
             return out.NoRoom()
@@ -268,7 +268,7 @@ class Blocks(OwnPool):
         return out.Done()
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Done:
-        """Reset the block and slot allocators, and the context's own state."""
+        """Reset the block and slot allocators, and the state of the context."""
         self.pool.reset()
         self.context.prefix_cache_lru_clock = 0
         if self.slots is not None:
@@ -329,7 +329,7 @@ class Blocks(OwnPool):
         return out.Done()
 
     def do_drop_states(self, step: int, operation: ops.DropStates) -> out.Done:
-        """Drop the states of blocks in the way that the operation names."""
+        """Drop the states of blocks by the call that the operation names."""
         slots, blocks = self._slotted(), self.numbers(operation.blocks)
         if operation.how == "one by one":
             for block in blocks:
@@ -349,7 +349,7 @@ class Blocks(OwnPool):
         return conv, ssm
 
     def do_store_state(self, step: int, operation: ops.StoreState) -> out.Done:
-        """Write one layer from tensors that the caller writes over afterwards."""
+        """Write one layer of a slot from tensors that are overwritten afterwards."""
         slots = self._slotted()
         ssm = make_ramp(slots.ssm_states[0, 0], operation.recurrent, operation.ramp)
         conv = make_ramp(slots.conv_states[0, 0], operation.conv, operation.ramp)

@@ -1,4 +1,4 @@
-"""Adapters of our prefix caches: ChunkCache, and the trees without and with windows and states."""
+"""The adapters of this package's prefix caches: `ChunkCache`, `RadixCache` and `MambaRadixCache`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pymllm.mem_cache.tree.eviction_policy import POLICIES
 from pymllm.oracle.laws import ranks_policy
 
 ASTRAY = -1
-"""Length of a path that spells no prefix of its key, or leads to another root."""
+"""The length reported for a path that is no prefix of its key, or has another root."""
 
 
 def view_node(node: Any, parent: int | None) -> NodeView:
-    """Tell what a `TreeNode` looks like; ``parent`` is its parent's id, ``None`` for a root."""
+    """Return the view of a `TreeNode`; ``parent`` is its parent's id, ``None`` for a root."""
     return _view(
         node,
         parent,
@@ -45,7 +45,7 @@ def view_node(node: Any, parent: int | None) -> NodeView:
 
 
 def view_hybrid_node(node: Any, parent: int | None) -> NodeView:
-    """Tell what a `MambaTreeNode` looks like."""
+    """Return the view of a `MambaTreeNode`."""
     state = node.mamba_value
     return _view(
         node,
@@ -74,7 +74,7 @@ def _view(node: Any, parent: int | None, **own: Any) -> NodeView:
 
 
 def view_tree(root: Any, view: Callable[[Any, int | None], NodeView] = view_node) -> tuple[NodeView, ...]:
-    """Return every node below a root, parents before their children."""
+    """Return the views of all nodes below a root, parents before children."""
     views: list[NodeView] = []
     pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
     for node, parent in pending:
@@ -84,7 +84,7 @@ def view_tree(root: Any, view: Callable[[Any, int | None], NodeView] = view_node
 
 
 def path_length(root: Any, node: Any, key: ops.Key) -> int:
-    """Return the length of a node's path, whose tokens must begin ``key``'s; `ASTRAY` otherwise."""
+    """Return the length of a node's path, whose tokens must begin ``key``; otherwise `ASTRAY`."""
     chain = []
     while node is not root:
         if node is None or node.key is None:
@@ -101,28 +101,28 @@ def path_length(root: Any, node: Any, key: ops.Key) -> int:
 
 
 class Chunk(OwnPrefixCache):
-    """`ChunkCache`, which retains nothing and, whatever it is given, refuses nothing."""
+    """The adapter of `ChunkCache`, which keeps nothing and refuses nothing."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token"], retains=False)
 
     def claim(self) -> frozenset[str]:
-        """Claim namespaces and bigrams, which cannot meet where nothing is kept."""
+        """Return claims that include namespaces and bigrams, which cannot mix where nothing is kept."""
         claimed = {*DIMENSIONS, "bigrams", "forms"}
         if self.config.get("pool", "none") != "none":
             claimed |= {"pool", "engine"}
         return frozenset(claimed)
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> ChunkCache:
-        """Build a cache over the pool; it never calls back."""
+        """Build a cache over the pool, which never calls back."""
         return ChunkCache(self.pool, self._device)
 
     def audit(self) -> Sequence[str]:
-        """Check the pool's trackers."""
+        """Check the pool's internal state."""
         return self.audit_pool()
 
 
 class OwnTree(OwnPrefixCache):
-    """A prefix cache of ours that is a tree of nodes; `foreign_node` is one of another cache."""
+    """The base class for this package's radix trees; `foreign_node` is a node of another cache."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -135,20 +135,20 @@ class OwnTree(OwnPrefixCache):
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a cache beside its sizes and pools; a variation may know no policies."""
+        """The options of a cache besides sizes and pools; a variant may lack policies."""
         return {} if self.policy == "lru" else {"eviction_policy": self.policy}
 
     @property
     def policy(self) -> str:
-        """The eviction policy that its configuration names; ``lru`` where it names none."""
+        """The eviction policy that the configuration names; ``lru`` by default."""
         return str(self.config.get("policy", "lru"))
 
     @abstractmethod
     def build(self, page_size: int, pool: Any = None) -> Any:
-        """Build another cache of the same class."""
+        """Build a second cache of the same class."""
 
     def claim(self) -> frozenset[str]:
-        """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
+        """Return the claims of every tree: slots over a pool, and refusals unless the pool checks nothing."""
         claimed = {*DIMENSIONS, "bigrams", "hashes", "digests", "forms", "faults", "callbacks", "call_order"}
         claimed |= {"inspect", "lean_matches", "node_ids", "hit_counts"} | (
             {"refusals"} if self.is_checked else set()
@@ -173,7 +173,7 @@ class OwnTree(OwnPrefixCache):
         return result
 
     def audit_departed(self) -> tuple[str, ...]:
-        """Look once at what each node keeps alive that was handed out and has left the tree; the law's id."""
+        """Check once which memory each returned node that left the tree keeps alive; return the law's id."""
         left = [node for node in self._kept.values() if not self._is_inside(node)]
         for node in left:
             del self._kept[id(node)]
@@ -184,13 +184,13 @@ class OwnTree(OwnPrefixCache):
         return node is self.cache.root_node or node._owner is self.cache._tree.epoch
 
     def node_length(self, node: Any, key: ops.Key) -> int:
-        """Return the length of a node's path in tokens, by climbing to the root."""
+        """Return the length of a node's path in tokens, from its ancestors."""
         return path_length(self.cache.root_node, node, key)
 
     # -- holds and hashes ------------------------------------------------------------------------------
 
     def do_lock(self, step: int, operation: ops.Lock) -> Result:
-        """Take a hold; the root is named by ``None`` now and then, which must not matter (R6)."""
+        """Take a hold; the root is sometimes passed as ``None``, which must not matter (R6)."""
         node = self.node_of(operation.of)
         is_named_none = node is self.cache.root_node and step % 2
         token = self.cache.inc_lock_ref(None if is_named_none else node)
@@ -207,7 +207,7 @@ class OwnTree(OwnPrefixCache):
         return released
 
     def some_held_node(self) -> Any:
-        """Return the node of the last hold that is outstanding; `UnsupportedError` where nothing is held."""
+        """Return the node of the last outstanding hold; raise `UnsupportedError` if there is none."""
         if not self._held:
             raise UnsupportedError("nothing is held")
         return self._held[-1][0]
@@ -233,7 +233,7 @@ class OwnTree(OwnPrefixCache):
         return take_events(self.cache)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Return the view of a node, given the id of its parent."""
+        """Return the view of a node, given its parent's id."""
         return view_node(node, parent)
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> Result:
@@ -244,10 +244,10 @@ class OwnTree(OwnPrefixCache):
 
 
 class Radix(OwnTree):
-    """The adapter of `RadixCache`, over each of our allocators and over none."""
+    """The adapter of `RadixCache`, over each slot allocator of this package and without a pool."""
 
     CACHE: ClassVar[type[RadixCache]] = RadixCache
-    """Whose object it is; what is a variation of ours names itself here."""
+    """The adapted class, which a variant replaces."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([None], ["none", "token", "swa"]),
         *pool_configurations([None], ["token"], check_ownership=False),
@@ -255,7 +255,7 @@ class Radix(OwnTree):
     )
 
     def claim(self) -> frozenset[str]:
-        """Claim everything; what is about slots only over a pool."""
+        """Return all claims; those about slots only with a pool."""
         claimed = set(super().claim())
         if self.config.get("pool", "none") != "none":
             claimed.add("engine")
@@ -264,7 +264,7 @@ class Radix(OwnTree):
         return frozenset(claimed)
 
     def build(self, page_size: int, pool: Any = None) -> RadixCache:
-        """Build another cache, without a window."""
+        """Build a second cache, without a window."""
         return RadixCache(page_size, None, pool)
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
@@ -278,7 +278,7 @@ class Radix(OwnTree):
         )
 
     def audit(self) -> Sequence[str]:
-        """Walk the tree, what has left it, and the pool, unless the last operation only read."""
+        """Check the tree, nodes that left it, and the pool, unless the last operation only read."""
         if not self.is_touched:
             return ()
         check_radix_cache(self.cache)
@@ -295,7 +295,7 @@ class Radix(OwnTree):
 
 
 class WindowedRadix(Radix):
-    """The adapter of `RadixCache` with windows of one page, and of several pages in a paged cache."""
+    """The adapter of `RadixCache` with windows: of one page, and of several pages."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([4, 6], ["none", "token", "swa"]),
@@ -308,7 +308,7 @@ _POOLED = pool_configurations([None], ["token"])
 
 
 class RankedRadix(Radix):
-    """The adapter of `RadixCache` with each policy but ``lru``, in pages of two sizes, once with windows."""
+    """The adapter of `RadixCache` with every policy except ``lru``, for two page sizes and one window."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *({**_POOLED[at % 2], "policy": policy} for at, policy in enumerate(POLICIES) if policy != "lru"),
@@ -320,7 +320,7 @@ _STATE_SIZES = ("mamba_evictable_size", "mamba_protected_size")
 
 
 class StatesOfCaller(OwnPrefixCache):
-    """A caller's calls of the pool of states, `states`, and the states that go into a cache and come out."""
+    """A mixin for the caller's own calls to the pool `states`, and for states in inserts and matches."""
 
     states: Any
 
@@ -348,7 +348,7 @@ class StatesOfCaller(OwnPrefixCache):
         return None if node.mamba_value is None else int(node.mamba_value)
 
     def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Hand the track slot over as a tensor of one integer or another (M1)."""
+        """Return the arguments for an insert's track slot, a tensor of one or another integer dtype (M1)."""
         if operation.state is None:
             return {}
         slot = self.one(operation.state)
@@ -356,14 +356,14 @@ class StatesOfCaller(OwnPrefixCache):
 
 
 class Mamba(StatesOfCaller, OwnTree):
-    """`MambaRadixCache` over our plain allocator and over none.
+    """The adapter of `MambaRadixCache`, over the plain allocator and without a pool.
 
     ``track_slots`` is one more key of its configuration: how many the pool of states has. The cache gives its
     states back to `states`.
     """
 
     CACHE: ClassVar[type[MambaRadixCache]] = MambaRadixCache
-    """Whose object it is; what is a variation of ours names itself here."""
+    """The adapted class, which a variant replaces."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         *pool_configurations([None], ["token", "none"], track_slots=3),
         *pool_configurations([None], ["token"], track_slots=1),
@@ -373,13 +373,13 @@ class Mamba(StatesOfCaller, OwnTree):
     )
 
     def claim(self) -> frozenset[str]:
-        """Claim everything that is about nodes and states; an engine needs slots, too."""
+        """Return all claims about nodes and states; those of an engine only with slots."""
         claimed = super().claim() | {"mamba", "branching", "bare_inserts", "bare_holds"}
         claimed |= {"state_leaves", "lru_lists"}
         return claimed | {"engine"} if self.config.get("pool", "none") != "none" else claimed
 
     def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:
-        """Build another cache, without states."""
+        """Build a second cache, without states."""
         return MambaRadixCache(page_size, pool)
 
     def make_cache(self, on_node_evict: Callable[[int], None]) -> MambaRadixCache:
@@ -388,7 +388,7 @@ class Mamba(StatesOfCaller, OwnTree):
         return self.CACHE(self.number("page_size"), self.pool, self.states, on_node_evict, **self.options)
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return the calls that read the sizes of both kinds of memory and the room left in both pools."""
+        """Return the calls that read the sizes of both kinds of memory and the free room in both pools."""
         return [
             *super().size_calls(),
             *((name, getattr(self.cache, name)) for name in _STATE_SIZES),
@@ -410,7 +410,7 @@ class Mamba(StatesOfCaller, OwnTree):
         return Inspected(view_tree(self.cache.root_node, self.view), full, with_state)
 
     def audit(self) -> Sequence[str]:
-        """Walk the tree, both lists and the pools, unless the last operation only read."""
+        """Check the tree, both lists and the pools, unless the last operation only read."""
         if not self.is_touched:
             return ()
         check_mamba_radix_cache(self.cache)

@@ -1,4 +1,4 @@
-"""Indexes of who has which blocks, of plain dictionaries, to compare others with, and their adapters."""
+"""Simple indexes of workers' blocks, made of dictionaries for comparison with others, and their adapters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pymllm.history.operations import Namespace
 from pymllm.history.outcomes import Done, Indexed, IndexedBlock, Leading, Missed, NotThere, Result
 
 Place = tuple[int | None, int]
-"""Hash of the parent, ``None`` for a first block, and hash of the block's own tokens."""
+"""The hash of the parent (``None`` for a first block), and the hash of the block's own tokens."""
 
 
 class DictIndex:
-    """An index of the blocks of workers: for each worker the place of each hash, and the hash at each place.
+    """An index of workers' blocks: for each worker, the place of each hash and the hash at each place.
 
     Nothing is derived from anything else, so what stands below a removed block stays, and is found again when
     the block is back.
@@ -30,7 +30,7 @@ class DictIndex:
         self._hashes: dict[int, dict[Place, int]] = {}
 
     def store(self, worker: int, blocks: Sequence[tuple[int, int]], parent: int | None = None) -> bool:
-        """Let a worker have blocks, each below the one before it; false where it does not have the parent."""
+        """Add blocks to a worker, each below the one before; return false if it lacks the parent."""
         worker, (blocks, parent) = _number(worker), _chain(blocks, parent)
         if parent is not None and parent not in self._places.get(worker, {}):
             return False
@@ -44,7 +44,7 @@ class DictIndex:
         self._hashes.setdefault(worker, {})[place] = hash
 
     def remove(self, worker: int, hashes: Iterable[int]) -> bool:
-        """Take blocks from a worker; false where it did not have them all."""
+        """Remove blocks from a worker; return false if it lacked any of them."""
         worker, hashes = _number(worker), [_number(hash) for hash in hashes]
         places = self._places.get(worker, {})
         found = [places.pop(hash) for hash in hashes if hash in places]
@@ -53,17 +53,17 @@ class DictIndex:
         return len(found) == len(hashes)
 
     def clear(self, worker: int) -> None:
-        """Take all blocks from a worker."""
+        """Remove all blocks of a worker."""
         if _number(worker) in self._places:
             self._places[worker], self._hashes[worker] = {}, {}
 
     def drop(self, worker: int) -> None:
-        """Forget a worker."""
+        """Remove a worker."""
         self._places.pop(_number(worker), None)
         self._hashes.pop(worker, None)
 
     def find(self, tokens: Iterable[int], early: bool = False) -> dict[int, int]:
-        """Return how many blocks from the front of a sequence on each worker has, if it has any."""
+        """Return how many leading blocks of a sequence each worker has, without workers that have none."""
         found: dict[int, int] = {}
         ends: dict[int, int | None] = dict.fromkeys(sorted(self._hashes))
         for depth, each in enumerate([_number(each) for each in tokens], 1):
@@ -78,14 +78,14 @@ class DictIndex:
         return found
 
     def dump(self) -> list[tuple[int, int, Place]]:
-        """Return worker, hash and place of every block."""
+        """Return the worker, hash and place of every block."""
         return [
             (worker, hash, place) for worker, places in self._places.items() for hash, place in places.items()
         ]
 
     @classmethod
     def load(cls, dumped: Iterable[tuple[int, int, Place]]) -> DictIndex:
-        """Make an index of what another one dumped, cut off or not."""
+        """Build an index from the dump of another, including cut-off blocks."""
         made = cls()
         for worker, hash, place in dumped:
             made._put(worker, hash, place)
@@ -93,7 +93,7 @@ class DictIndex:
 
 
 def _chain(blocks: Sequence[tuple[int, int]], parent: int | None) -> tuple[list[tuple[int, int]], int | None]:
-    """Return blocks and what they stand below; `ValueError` where a hash is there twice."""
+    """Return blocks and their parent, all as integers; raise `ValueError` for a repeated hash."""
     parent = parent if parent is None else _number(parent)
     blocks = [(_number(hash), _number(tokens)) for hash, tokens in blocks]
     hashes = [hash for hash, _ in blocks]
@@ -103,7 +103,7 @@ def _chain(blocks: Sequence[tuple[int, int]], parent: int | None) -> tuple[list[
 
 
 def _number(value: int) -> int:
-    """Return a worker or a hash; `TypeError` where it is no integer."""
+    """Return a worker or a hash; raise `TypeError` if it is no integer."""
     if isinstance(value, bool):
         raise TypeError(f"{value!r} is no number")
     return index(value)
@@ -118,7 +118,7 @@ class Kept:
 
 
 class EventIndex:
-    """An index that is told events as servers send them: a filter before `DictIndex`, one of each namespace.
+    """An index for servers' event streams, which puts a filter in front of a `DictIndex` per namespace.
 
     The filter goes by the numbers of events, counts copies, and keeps groups, media and namespaces apart.
 
@@ -144,7 +144,7 @@ class EventIndex:
         extra_key: Namespace = None,
         number: int | None = None,
     ) -> Result:
-        """Let a worker have blocks, each below the one before it, if it has the parent in that group."""
+        """Add blocks to a worker, each below the one before, if it has the parent in that group."""
         worker, group, (blocks, parent) = _number(worker), _number(group), _chain(blocks, parent)
         turn = self._take_turn(worker, number)
         if turn is not None:
@@ -167,7 +167,7 @@ class EventIndex:
         medium: str = "",
         number: int | None = None,
     ) -> Result:
-        """Take a copy of each block from a worker, or all, in one group and medium."""
+        """Remove one copy of each block, or all, from a worker in one group and medium."""
         worker, group, hashes = _number(worker), _number(group), [_number(hash) for hash in hashes]
         turn = self._take_turn(worker, number)
         if turn is not None:
@@ -188,14 +188,14 @@ class EventIndex:
         return True
 
     def clear(self, worker: int, number: int | None = None) -> Result:
-        """Take all blocks from a worker."""
+        """Remove all blocks of a worker."""
         turn = self._take_turn(_number(worker), number)
         if turn is None:
             self._empty(worker)
         return turn or Done()
 
     def drop(self, worker: int) -> None:
-        """Forget a worker, and its numbers."""
+        """Remove a worker, and its event numbers."""
         self._last.pop(_number(worker), None)
         self._empty(worker)
 
@@ -205,7 +205,7 @@ class EventIndex:
             part.drop(worker)
 
     def _take_turn(self, worker: int, number: int | None) -> Result | None:
-        """Let an event have its turn: nothing, or the answer to one that is told again, or too early."""
+        """Check an event's number; return ``None``, or the result for a repeated or early event."""
         last = self._last.get(worker)
         if number is None:
             return None
@@ -225,11 +225,11 @@ class EventIndex:
     def find(
         self, tokens: Iterable[int], early: bool = False, extra_key: Namespace = None, group: int = 0
     ) -> dict[int, int]:
-        """Return how many blocks of a group, from the front of a sequence on, each worker has, if any."""
+        """Return how many leading blocks of a sequence each worker has in a group, if any."""
         return self._part(group, extra_key).find(tokens, early)
 
     def dump(self) -> tuple[list[IndexedBlock], dict[int, int]]:
-        """Return every block in each medium, and the last number of each worker."""
+        """Return every block in each medium, and the last event number of each worker."""
         blocks = []
         for (group, namespace), part in self._parts.items():
             for worker, hash, (parent, tokens) in part.dump():
@@ -239,7 +239,7 @@ class EventIndex:
         return blocks, {**self._last}
 
     def load(self) -> EventIndex:
-        """Return another index, made of all that this one knows."""
+        """Return a second index with the same contents."""
         made = EventIndex(self._counted)
         made._last = {**self._last}
         for key, part in self._parts.items():
@@ -250,7 +250,7 @@ class EventIndex:
 
 
 class IndexDict(BaseAdapter):
-    """`DictIndex`, of workers that hash alike, and of workers that do not."""
+    """The adapter of `DictIndex`, with workers that hash alike or differently."""
 
     KIND = "index"
     CONFIGURATIONS = ({"own_hashes": False}, {"own_hashes": True})
@@ -312,7 +312,7 @@ class IndexDict(BaseAdapter):
 
 
 class IndexEvents(BaseAdapter):
-    """`EventIndex`, whose removals take one copy where ``counted`` is true, or all."""
+    """The adapter of `EventIndex`, whose removals take one copy if ``counted``, else all copies."""
 
     KIND = "index"
     CONFIGURATIONS = (

@@ -1,4 +1,4 @@
-"""Adapters of our request rows, buffers, states, keys and hashes, and what adapters of pools share."""
+"""The adapters of this package's request rows, buffers, states, keys and hashes, with a common base."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def as_elements(numbers: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return elements of a dtype with these numbers as bits.
+    """Return elements of a dtype whose bits are these numbers.
 
     So -1 is a NaN in any floating point type, and 1 and 0 are different numbers of which a careless kernel
     makes the same: what is compared is what was stored, bit for bit (P5).
@@ -38,13 +38,13 @@ def as_elements(numbers: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def as_numbers(elements: torch.Tensor) -> tuple[tuple[int, ...], ...]:
-    """Return the bits of each row's elements as numbers, row by row."""
+    """Return the bits of each row's elements as numbers."""
     rows = elements.view(_INTEGERS[elements.dtype.itemsize]).flatten(start_dim=1)
     return tuple(map(tuple, rows.tolist()))
 
 
 def sparse_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros on the host of which only those pages exist that are written (`pymllm.adapters.far`).
+    """Return zeros on the host whose memory pages exist only once written (`pymllm.adapters.far`).
 
     `MemoryError` where the machine cannot have them.
     """
@@ -55,15 +55,15 @@ def sparse_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 class OwnPool(BaseAdapter, ABC):
-    """One object of ours, the `pool`; ``device`` in the configuration names another device than the CPU.
+    """An adapter of one object, the `pool`; ``device`` in the configuration replaces the CPU.
 
     ``apart`` there says that a program's rows are so many rows of the pool apart (`pymllm.adapters.far`).
     """
 
     POOL: ClassVar[type[Any]]
-    """Whose object it is; what is a variation of one of ours names itself here."""
+    """The adapted class, which a variant replaces."""
     MALFORMED: ClassVar[Calls] = {}
-    """Each call that no caller may make, by its operation and what is wrong with it."""
+    """Calls that no caller may make, by operation and mistake."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -77,7 +77,7 @@ class OwnPool(BaseAdapter, ABC):
         """Build the adapted object."""
 
     def dtype(self) -> torch.dtype:
-        """Return the configuration's ``dtype``; `ValueError` if torch has none of this name."""
+        """Return the configuration's ``dtype``; raise `ValueError` if torch has none of this name."""
         found = getattr(torch, str(self.config.get("dtype")), None)
         if not isinstance(found, torch.dtype):
             raise ValueError(
@@ -91,11 +91,11 @@ class OwnPool(BaseAdapter, ABC):
         return made if self._is_on_host else made.to(self.device)
 
     def row(self, number: int) -> int:
-        """Return the pool's number of a row that a program names."""
+        """Return the pool's row for a row that a program names."""
         return number * self.apart
 
     def rows(self, numbers: Sequence[int], form: str) -> torch.Tensor:
-        """Return rows that a program names as an index tensor; far ones do not fit small dtypes."""
+        """Return rows that a program names as an index tensor, wide enough for far rows."""
         if self.apart == 1:
             return self.index(numbers, form)
         return self.index([*map(self.row, numbers)], form if form.startswith("int64") else "int32")
@@ -108,7 +108,7 @@ _ONE = torch.tensor([1])
 
 
 class Rows(OwnPool):
-    """A `ReqToTokenPool`."""
+    """The adapter of `ReqToTokenPool`."""
 
     KIND = "rows"
     POOL = ReqToTokenPool
@@ -139,7 +139,7 @@ class Rows(OwnPool):
     }
 
     def make_pool(self) -> object:
-        """Build a pool that looks at the values of indices on any device."""
+        """Build a pool that checks the values of indices on any device."""
         return self.POOL(
             self.number("max_reqs"), self.number("max_context_len"), self.device, check_bounds=True
         )
@@ -152,7 +152,7 @@ class Rows(OwnPool):
         return {"size": self.pool.size, "available_size": self.pool.available_size()}
 
     def audit(self) -> Sequence[str]:
-        """Check the pool's trackers and its table."""
+        """Check the pool's internal state and its table."""
         check_req_to_token_pool(self.pool)
         return ("P1", "P2", "X3")
 
@@ -194,7 +194,7 @@ _SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class KVBuffers(OwnPool):
-    """A `KVPool`; an element is the bit pattern of its dtype, so that none is equal to another."""
+    """The adapter of `KVPool`, with elements as bit patterns of the dtype, so that no two are equal."""
 
     KIND = "buffers"
     POOL: ClassVar[type[Any]] = KVPool
@@ -227,7 +227,7 @@ class KVBuffers(OwnPool):
     }
 
     def make_pool(self) -> object:
-        """Build a pool that looks at the values of indices on any device."""
+        """Build a pool that checks the values of indices on any device."""
         size, *of_keys = map(self.number, ("size", "layers", "k_heads", "k_dim"))
         of_values, page_size = map(self.number, ("v_heads", "v_dim")), self.number("page_size")
         form = self.device, self.dtype()
@@ -238,7 +238,7 @@ class KVBuffers(OwnPool):
         return frozenset({"forms", "refusals", "tight_buffers"})
 
     def audit(self) -> Sequence[str]:
-        """Look at the form of the buffers."""
+        """Check the form of the buffers."""
         check_kv_pool(self.pool)
         return ("P3",)
 
@@ -251,7 +251,7 @@ class KVBuffers(OwnPool):
         return Done()
 
     def _rows(self, rows: Sequence[Sequence[int]], heads: int, dim: int, shape: str) -> torch.Tensor:
-        """Return rows as a caller has them; those of another width than ``heads * dim`` have one head."""
+        """Return rows in a caller's form; those not of ``heads * dim`` elements get one head."""
         width = len(rows[0]) if rows else heads * dim
         heads, dim = (heads, dim) if width == heads * dim else (1, width)
         elements = as_elements([number for row in rows for number in row], self.pool.dtype)
@@ -272,7 +272,7 @@ class KVBuffers(OwnPool):
 
 
 def _far_buffers(pool: type[Any]) -> type[Any]:
-    """Return a class of KV pools with buffers of which few pages exist."""
+    """Return a class of KV pools whose buffers use few memory pages."""
 
     def make_buffers(self: Any, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         made = [sparse_zeros(shape, self.dtype) for shape in shapes]
@@ -283,7 +283,7 @@ def _far_buffers(pool: type[Any]) -> type[Any]:
 
 
 def _write(pool: KVPool, **wrong: Any) -> None:
-    """Write slots 1 and 2 of the first layer, with something wrong."""
+    """Write slots 1 and 2 of the first layer, with a mistake."""
     call: dict[str, Any] = {
         "layer_id": 0,
         "indices": torch.tensor([1, 2]),
@@ -298,7 +298,7 @@ def _keys(pool: KVPool) -> torch.Tensor:
 
 
 def _long_keys(pool: KVPool) -> torch.Tensor:
-    """Return keys of several elements: one element has the same form as a flat row of it."""
+    """Return keys of several elements, since for one element a flat row has the same form."""
     if pool.k_head_num * pool.k_head_dim == 1:
         raise UnsupportedError("a key has one element")
     return _keys(pool)
@@ -317,7 +317,7 @@ _FLAT: Config = {"max_reqs": 1, "layers": 3, "v_heads": 2, "k_dim": 1, "v_dim": 
 
 
 def view_states(recurrent: torch.Tensor, conv: torch.Tensor) -> States:
-    """Return both kinds of states of a layer with their forms, every row of them."""
+    """Return both kinds of states of a layer with their forms, in all rows."""
     shapes = tuple(recurrent.shape), tuple(conv.shape)
     dtypes = (str(states.dtype).removeprefix("torch.") for states in (recurrent, conv))
     return States(as_numbers(recurrent), as_numbers(conv), *shapes, *dtypes)
@@ -332,13 +332,13 @@ def write_state(pool: GDNPool, row: int, operation: ops.WriteState) -> None:
 
 
 def make_ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
-    """Return a state of the same form with numbers that grow by ``ramp`` as bits."""
+    """Return a state of the same form whose bits grow by ``ramp``."""
     numbers = [first + at * ramp for at in range(like.numel())]
     return as_elements(numbers, like.dtype).view_as(like).to(like.device)
 
 
 class GDNStates(OwnPool):
-    """A `GDNPool`; an element is the bit pattern of its dtype, as in `KVBuffers`."""
+    """The adapter of `GDNPool`, with elements as bit patterns of the dtype, as in `KVBuffers`."""
 
     KIND = "states"
     POOL: ClassVar[type[Any]] = GDNPool
@@ -363,7 +363,7 @@ class GDNStates(OwnPool):
     }
 
     def make_pool(self) -> object:
-        """Build a pool that looks at the values of indices on any device."""
+        """Build a pool that checks the values of indices on any device."""
         requests, tracks = self.number("max_reqs"), self.number("track_slots")
         sizes = map(self.number, ("layers", "v_heads", "k_dim", "v_dim", "conv_dim", "kernel"))
         form = self.device, self.dtype()
@@ -374,7 +374,7 @@ class GDNStates(OwnPool):
         return pool(self.row(requests), *sizes, *form, tracks, check_bounds=True)
 
     def row(self, number: int) -> int:
-        """Return the pool's number of a row that a program names: track slots follow the working rows."""
+        """Return the pool's row for a row that a program names; track slots follow the working rows."""
         return number * self.apart - max(0, number - self.number("max_reqs")) * (self.apart - 1)
 
     def claim(self) -> frozenset[str]:
@@ -388,7 +388,7 @@ class GDNStates(OwnPool):
         }
 
     def audit(self) -> Sequence[str]:
-        """Look at the form of the states and check the trackers of the track slots."""
+        """Check the form of the states, and the record of free track slots."""
         check_gdn_pool(self.pool)
         return ("P4", "P5", "X3")
 
@@ -423,7 +423,7 @@ class GDNStates(OwnPool):
         return view_states(recurrent, conv)
 
     def do_clear(self, step: int, operation: ops.Clear) -> Done:
-        """Take every track slot back and zero all states, unless most of these do not exist."""
+        """Free every track slot and set all states to zero, unless these are far apart."""
         if self.apart > 1:
             raise UnsupportedError(self.limits["clear"])
         self.pool.clear()
@@ -459,7 +459,7 @@ class KeysAndHashes(OwnPool):
     }
 
     def make_pool(self) -> None:
-        """Build nothing: keys live for one operation, and functions for ever."""
+        """Build nothing, since keys last for one operation and functions need no object."""
 
     def claim(self) -> frozenset[str]:
         return frozenset({"bigrams", *DIMENSIONS, "forms", "hashes", "digests", "refusals"})
@@ -489,5 +489,5 @@ def _make_key(key: ops.Key) -> RadixKey:
 
 
 def _read(key: RadixKey) -> Tokens:
-    """Read a key by iterating over it; its length is that of the container."""
+    """Return the tokens of a key by iteration, up to its length."""
     return Tokens(tuple(key)[: len(key)], key.extra_key)

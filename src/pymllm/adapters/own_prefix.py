@@ -1,4 +1,4 @@
-"""The common part of the adapters of our prefix caches: pools, keys, nodes by step, and faults."""
+"""The common part of the adapters of this package's prefix caches: pools, keys, nodes and faults."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 
 class LaterFault(Exception):
-    """The error of callbacks that fail after the first failed one; a caller must never see it (X2)."""
+    """The error of each failing callback after the first, which callers must never see (X2)."""
 
 
 def pool_configurations(
     windows: Sequence[int | None], pools: Sequence[str], **more: int | str | bool | None
 ) -> tuple[Config, ...]:
-    """Return a configuration for each page size, window and pool; pools so small that they run out."""
+    """Return a configuration for each page size, window and pool, with pools small enough to run out."""
     return tuple(
         {
             **{"page_size": page_size, "window": window, "pool": pool},
@@ -44,7 +44,7 @@ def pool_configurations(
 
 
 class CallersPool(BaseAdapter):
-    """A caller's calls of the `pool` below a prefix cache; the pool records slots that the cache gives back.
+    """The calls of a caller to the `pool` below a prefix cache; the pool records slots that a cache frees.
 
     It reads ``pool``, ``slots``, ``swa_slots`` and ``check_ownership``, as `OwnPrefixCache` says.
     """
@@ -73,12 +73,12 @@ class CallersPool(BaseAdapter):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the pool checks the ownership of returned slots: yes unless the configuration says no."""
+        """Whether the pool checks the ownership of returned slots, which is the default."""
         return self.config.get("check_ownership") is not False
 
     @property
     def is_watched(self) -> bool:
-        """Whether the pool watches which pages the cache has: where the configuration asks for checks."""
+        """Whether the pool tracks the pages that the cache owns, if the configuration asks for checks."""
         return self.config.get("check_ownership") is True
 
     @property
@@ -125,7 +125,7 @@ class CallersPool(BaseAdapter):
 
 
 class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
-    """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
+    """The adapter of a `BasePrefixCache` of this package, the `cache`, over a recording `pool` or none.
 
     Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
     or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``. Left out,
@@ -148,24 +148,24 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
 
     @abstractmethod
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
-        """Build the cache to be examined, over `pool`."""
+        """Build the cache under examination, over `pool`."""
 
     def node_length(self, node: Any, key: ops.Key) -> int | None:
-        """Return the length of the path that ends with a node, where nodes have paths."""
+        """Return the length of the path that ends at a node, if nodes have paths."""
         return None
 
     def state_of(self, node: Any) -> int | None:
-        """Return the track slot of a node's state, where nodes have states."""
+        """Return the track slot of a node's state, if nodes have states."""
         return None
 
     def states_of(self, operation: ops.Insert) -> dict[str, torch.Tensor]:
-        """Return the arguments of an insert beside KV, by name."""
+        """Return the arguments of an insert besides KV, by name."""
         return {}
 
     # -- watching --------------------------------------------------------------------------------------
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
-        """Carry an operation out; a fault that was set before it is forgotten after it."""
+        """Carry out an operation, and forget any fault armed for it."""
         self._callbacks_run = 0
         self.is_touched = not isinstance(operation, _READING)
         outcome = super().apply(step, operation)
@@ -196,11 +196,11 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return ""
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the cache, and the room left in the pool."""
+        """Return the sizes of the cache, and the free room in the pool."""
         return {name: ask() for name, ask in self._asked}
 
     def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
-        """Return the name of each size and the call that reads it."""
+        """Return the name of each size, with the call that reads it."""
         inner = None if self.pool is None else self.pool.inner
         of_pool = [name for name in _POOL_SIZES if hasattr(inner, name)]
         return [
@@ -209,7 +209,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         ]
 
     def audit_pool(self) -> tuple[str, ...]:
-        """Check the pool's trackers and the table between its halves; return the ids of the checked laws."""
+        """Check the pool and the table between its halves; return the ids of the checked laws."""
         if self.pool is None or not self.is_touched:
             return ()
         if isinstance(self.pool.inner, SWATokenToKVPoolAllocator):
@@ -221,7 +221,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
     # -- keys in and out -------------------------------------------------------------------------------
 
     def do_match(self, step: int, operation: ops.Match) -> out.Result:
-        """Match a key, and overwrite the key passed in and the indices returned at once (X5)."""
+        """Match a key, and then overwrite the passed key and the returned indices (X5)."""
         key = make_radix_key(operation.key)
         result = self.cache.match_prefix(key)
         clobber(key.token_ids)
@@ -233,7 +233,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return out.Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
 
     def do_insert(self, step: int, operation: ops.Insert) -> out.Result:
-        """Insert a key, and overwrite the arguments at once (X5)."""
+        """Insert a key, and then overwrite the arguments (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
         states = self.states_of(operation)
         more = {"priority": operation.priority} if operation.priority else {}
@@ -270,7 +270,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
         return self.cache.inc_lock_ref(node)
 
     def do_unlock(self, step: int, operation: ops.Unlock) -> out.Result:
-        """Release a hold; no token is passed in either of the two ways in which it can be left out."""
+        """Release a hold; a missing token is passed in either of two ways."""
         node, token = self.named_by(operation)
         if token is None and operation.lock % 2:
             self.cache.dec_lock_ref(node)
@@ -281,7 +281,7 @@ class OwnPrefixCache(CallersPool, PrefixAdapter, ABC):
     # -- faults ----------------------------------------------------------------------------------------
 
     def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
-        """Let something fail that the next operation calls."""
+        """Arm a fault for a call in the next operation."""
         if "faults" not in self.capabilities:
             raise UnsupportedError("nothing fails here")
         self._set_fault(operation)

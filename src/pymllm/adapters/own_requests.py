@@ -1,4 +1,4 @@
-"""The adapter of `DynamicInferenceContext`, with a forward pass that computes exactly."""
+"""The adapter of `DynamicInferenceContext`, with a forward pass that computes exact values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONG: Config = {**_SHORT, "block_size": _LONG_BLOCK, "chunk_size": 128}
 
 @dataclass(eq=False)
 class Prompted:
-    """A request as a context wants it, and as the adapter follows it."""
+    """A request in the form of a context, with the state that the adapter tracks."""
 
     prompt_tokens: Sequence[int]
     step: int = 0
@@ -77,18 +77,18 @@ MALFORMED_CALLS: Calls = {
     ("commit_step", "no step"): lambda it: it.commit_step([]),
     ("abort_step", "no step"): lambda it: it.abort_step(),
 }
-"""Calls that no caller may make, by their operation and what is wrong with them."""
+"""Calls that no caller may make, by operation and mistake."""
 
 
 class Requests(BaseAdapter):
-    """A `DynamicInferenceContext` of few blocks, so that something is evicted all the time.
+    """The adapter of a `DynamicInferenceContext` with few blocks, so that evictions are frequent.
 
     Configurations are as of `pymllm.oracle.models.request_model.RequestModel`; ``device`` may name a GPU.
     """
 
     KIND = "requests"
     CONTEXT: ClassVar[type[DynamicInferenceContext]] = DynamicInferenceContext
-    """Whose object it is; what is a variation of ours names itself here."""
+    """The adapted class, which a variant replaces."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _SHORT,
         {**_SHORT, "mamba_slots": 1, "policy": "ref_zero"},
@@ -139,7 +139,7 @@ class Requests(BaseAdapter):
         )
 
     def _observe(self) -> None:
-        """Write down what the block allocator tells its observer."""
+        """Record the calls that the block allocator makes to its observer."""
         blocks = self.context.kv_block_allocator
         inner = blocks.on_blocks_deregistered
 
@@ -151,7 +151,7 @@ class Requests(BaseAdapter):
         blocks.on_blocks_deregistered = record
 
     def claim(self) -> frozenset[str]:
-        """Claim everything that is about requests; ``mamba`` where states are cached.
+        """Return all claims about requests, with ``mamba`` if states are cached.
 
         An engine decodes token by token, so it gets nowhere with long blocks.
         """
@@ -162,7 +162,7 @@ class Requests(BaseAdapter):
         return frozenset(claimed | ({"mamba"} if has_states else set()))
 
     def sizes(self) -> dict[str, int]:
-        """Count blocks, requests by their region, and free slots where there are such."""
+        """Return the counts of blocks, of requests by region, and of any free slots."""
         context, slots = self.context, self.context.mamba_slot_allocator
         sizes = {
             "pool_avail": int(context.kv_block_allocator.pool_avail),
@@ -175,7 +175,7 @@ class Requests(BaseAdapter):
         return sizes if slots is None else sizes | {"free_count": slots.free_count}
 
     def audit(self) -> Sequence[str]:
-        """Walk the rows, the references, the hashes and the slots, unless the last operation only looked."""
+        """Check rows, references, hashes and slots, unless the last operation only read."""
         if not self._is_touched:
             return ()
         check_dynamic_context(self.context)
@@ -183,7 +183,7 @@ class Requests(BaseAdapter):
         return ("C1", "C3", *states, "E2", "E3")
 
     def apply(self, step: int, operation: ops.Operation) -> out.Outcome:
-        """Carry an operation out; afterwards forget the faults set for it."""
+        """Carry out an operation, and then forget the faults armed for it."""
         outcome = super().apply(step, operation)
         self._is_touched = not isinstance(operation, ops.Inspect | ops.Fault)
         if not isinstance(operation, ops.Fault):
@@ -212,7 +212,7 @@ class Requests(BaseAdapter):
         return out.Done()
 
     def do_truncate(self, step: int, operation: ops.Truncate) -> out.Result:
-        """Cut a request, and restore the live state that the forward pass had at the new length."""
+        """Cut a request, and restore the live state that it had at the new length."""
         request = self._find(operation.request)
         self.context.truncate(request, operation.tokens, operation.next_token)
         live = request.lives.get(operation.tokens)
@@ -240,7 +240,7 @@ class Requests(BaseAdapter):
         return take_events(self.context)
 
     def do_reset(self, step: int, operation: ops.Reset) -> out.Result:
-        """Empty the context, and the KV beside it: what is read afterwards is the same on a new one."""
+        """Empty the context and the KV beside it, so that later results equal those of a new one."""
         self.context.reset()
         self.forward.kv[:] = 0
         return out.Done()
@@ -253,7 +253,7 @@ class Requests(BaseAdapter):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def do_run_step(self, step: int, operation: ops.RunStep) -> out.Result:
-        """Compute a step; an error after the step has begun becomes part of the answer."""
+        """Run a step; an error after the step has begun becomes part of the result."""
         self._runs, error = (), ""
         known, slots = self._hashes(), self._slots()
         try:
@@ -320,7 +320,7 @@ class Requests(BaseAdapter):
     # -- looks, failures, misuse ---------------------------------------------------------------------------
 
     def do_inspect(self, step: int, operation: ops.Inspect) -> out.Result:
-        """Show every request, and every block that is not free."""
+        """Return the view of every request, and of every block that is not free."""
         slots = self.context.mamba_slot_allocator
         states = [] if slots is None else read_rows(slots.conv_states, slots.ssm_states)
         return out.ContextView(
@@ -342,7 +342,7 @@ class Requests(BaseAdapter):
         return next(at for at, each in enumerate(self.context.requests) if each is request)
 
     def _views(self, requests: Mapping[int, Prompted]) -> list[out.RequestView]:
-        """Show requests by their rows; what is read off the device is read for all of them at once."""
+        """Return the views of requests by row, with all device data read at once."""
         context, regions = self.context, self._regions()
         table = context.request_to_kv_block_ids.tolist()
         blocks = {row: tuple(block for block in table[row] if block >= 0) for row in requests}
@@ -363,7 +363,7 @@ class Requests(BaseAdapter):
         ]
 
     def _regions(self) -> list[str]:
-        """Name the region of each row that has a request."""
+        """Return the region of each row that has a request."""
         dimensions, paused = self.context.batch_dimensions, self.context.paused_request_count
         regions = ["paused"] * paused
         regions += ["decode"] * dimensions.decode_req_count + ["prefill"] * dimensions.prefill_req_count
@@ -383,7 +383,7 @@ class Requests(BaseAdapter):
         return of_block
 
     def do_fault(self, step: int, operation: ops.Fault) -> out.Result:
-        """Let a call of the next operation fail, or its forward pass at a request."""
+        """Arm a fault for a call in the next operation, or in its forward pass at a request."""
         if operation.call == "forward":
             self.forward.fails_at = operation.nth
         elif operation.call in FAILING_CALLS:
@@ -397,7 +397,7 @@ class Requests(BaseAdapter):
 
 
 def _weak_hash(digits: int) -> Callable[[Any, str | None], str]:
-    """Make a hash function of so few hexadecimal digits that everything collides."""
+    """Return a hash function with so few hexadecimal digits that collisions are frequent."""
 
     def hash_page(tokens: Any, prior: str | None) -> str:
         return hash_token_ids(tokens, prior)[:digits].rjust(16, "0")

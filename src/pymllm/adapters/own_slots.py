@@ -35,17 +35,17 @@ _WRONG_INDICES = {
 
 
 def _spoiled(name: str, call: Callable[[Any, Any], object], wrong: Mapping[str, object]) -> Calls:
-    """Return a call with each of some wrong arguments."""
+    """Return a call with each of several wrong arguments."""
     return {(name, what): lambda pool, value=value: call(pool, value) for what, value in wrong.items()}  # type: ignore[misc]
 
 
 _PAGES, _SWA_PAGES = 12, 8
 _OUTSIDE = 2
-"""Slots beyond either end of the pool that an audit asks for, too."""
+"""Slots beyond either end of the pool that an audit also reads."""
 
 
 def _configurations(**extra: int) -> tuple[Config, ...]:
-    """Every store, page size, order and check, on pools so small that they run out all the time."""
+    """Return configurations of every store, page size, order and check, with pools that run out."""
     return tuple(
         {
             "page_size": page_size,
@@ -65,7 +65,7 @@ def _configurations(**extra: int) -> tuple[Config, ...]:
 
 
 class TokenSlots(OwnPool):
-    """A `TokenToKVPoolAllocator`.
+    """The adapter of `TokenToKVPoolAllocator`.
 
     Keys of its configuration: ``page_size`` and ``pages``; ``need_sort``, ``check_ownership`` (both on),
     ``store`` and ``device`` (the CPU), where they are given.
@@ -88,7 +88,7 @@ class TokenSlots(OwnPool):
         return self.POOL(self.tokens("pages"), **self.settings())
 
     def tokens(self, key: str) -> int:
-        """Return a size that the configuration has in pages."""
+        """Return a size in tokens that the configuration has in pages."""
         return self.number(key) * self.number("page_size")
 
     def settings(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class TokenSlots(OwnPool):
         }
 
     def claim(self) -> frozenset[str]:
-        """Claim everything, but no order without sorting and no refusals without checks."""
+        """Return all claims, but an order only with sorting and refusals only with checks."""
         switches = {"sorted": "need_sort", "refusals": "check_ownership"}
         on = {claim for claim, key in switches.items() if self.config.get(key, True)}
         return frozenset({"pool", "forms", "merges", "groups", "group_errors", "transfers", *on})
@@ -112,7 +112,7 @@ class TokenSlots(OwnPool):
         return {"available_size": self.pool.available_size()}
 
     def audit(self) -> Sequence[str]:
-        """Walk the free list, and compare it with what the allocator says of every slot."""
+        """Check the free list against the allocator's report on every slot."""
         self._compare_handed_out(check_slot_store(self.pool._store))
         return self._audited
 
@@ -172,7 +172,7 @@ class TokenSlots(OwnPool):
     # -- tensors and numbers -------------------------------------------------------------------------------
 
     def _indices(self, spans: Sequence[ops.Span], form: str = "int32") -> torch.Tensor:
-        """Return slots as a tensor; where they do not fit its dtype, nothing is asked of the allocator."""
+        """Return slots as a tensor; raise an error for slots that do not fit its dtype, without any call."""
         numbers = self.numbers(spans)
         try:
             return self.index(numbers, form)
@@ -180,7 +180,7 @@ class TokenSlots(OwnPool):
             raise UnsupportedError(f"slots as {form}: {error}") from error
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
-        """Return the numbers of slots that the allocator made, or raise if their form breaks its promise."""
+        """Return the numbers of slots from the allocator; raise an error if their form is wrong."""
         if slots.dtype is not _INT32 or slots.dim() != 1 or slots.device != self.pool.device:
             raise InvariantViolation(
                 law,
@@ -195,7 +195,7 @@ class TokenSlots(OwnPool):
 
 
 class SWASlots(TokenSlots):
-    """A `SWATokenToKVPoolAllocator`; ``swa_pages`` is one more key of its configuration."""
+    """The adapter of `SWATokenToKVPoolAllocator`; its configuration also has ``swa_pages``."""
 
     POOL = SWATokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(swa_pages=_SWA_PAGES)
@@ -221,7 +221,7 @@ class SWASlots(TokenSlots):
         }
 
     def audit(self) -> Sequence[str]:
-        """Walk both free lists and the table between them."""
+        """Check both free lists and the table between them."""
         self._compare_handed_out(walk_swa_allocator(self.pool))
         return (*self._audited, "A7")
 

@@ -1,4 +1,4 @@
-"""Adapters that installed packages bring: entry points of the group ``pymllm.adapters``.
+"""The adapters of installed packages: entry points of the group ``pymllm.adapters``.
 
 An entry point names a sequence of `pymllm.adapters.entry.AdapterEntry`, ``"my_package.entries:ADAPTERS"``, in
 a module that loads fast: it is imported when somebody lists adapters or asks for a name that is not our own.
@@ -21,7 +21,7 @@ _OURS = "pymllm."
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The adapters of plug-ins, others' before ours, and a line for each plug-in or adapter left out."""
+    """The adapters of plug-ins, outside ones first, and a line for each plug-in or adapter left out."""
 
     entries: tuple[AdapterEntry, ...]
     problems: tuple[str, ...]
@@ -29,14 +29,14 @@ class Plugins:
 
 @functools.cache
 def _read_all() -> tuple[tuple[EntryPoint, tuple[AdapterEntry, ...] | str], ...]:
-    """Read every plug-in once; duplicates, as of a package beside its source tree, count once."""
+    """Read every plug-in once; duplicates, as of an installed package and its source tree, count once."""
     points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
     ordered = sorted(points.values(), key=lambda point: (point.value.startswith(_OURS), point.name))
     return tuple((point, _read(point)) for point in ordered)
 
 
 def _read(point: EntryPoint) -> tuple[AdapterEntry, ...] | str:
-    """Return the list of adapters that an entry point names, or the reason why it names none."""
+    """Return the adapters that an entry point names, or the reason why it names none."""
     try:
         found = point.load()
         is_sequence = isinstance(found, Iterable) and not isinstance(found, str | bytes)

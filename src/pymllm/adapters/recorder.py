@@ -1,4 +1,4 @@
-"""Wrappers around an adapter, which have its interface and can be stacked; one records its operations."""
+"""Stackable wrappers with the interface of an adapter, one of which records a history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAID = ("name", "kind", "config", "capabilities", "limits")
 
 
 class AdapterWrapper:
-    """A wrapper that passes everything on to the adapter inside; subclasses watch `apply`."""
+    """A wrapper that passes all calls to an inner adapter; subclasses override `apply`."""
 
     name: str
     kind: str
@@ -39,17 +39,17 @@ class AdapterWrapper:
         self.adapter = adapter
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the adapter, as it is now: a change is not to be hidden (X9)."""
+        """Return the adapter's present value of an attribute, so that changes show (X9)."""
         if name not in _SAID:
             raise AttributeError(name)
         return getattr(self.adapter, name)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Let the adapter carry an operation out."""
+        """Have the adapter carry out an operation."""
         return self.adapter.apply(step, operation)
 
     def audit(self) -> Sequence[str]:
-        """Let the adapter walk its implementation from inside."""
+        """Have the adapter audit its implementation."""
         return self.adapter.audit()
 
     def close(self) -> None:
@@ -66,11 +66,11 @@ def layers(adapter: Adapter) -> Iterator[Adapter]:
 
 
 _STEP_ENDS = b"}\n"
-"""What is written over when there is an outcome."""
+"""The text that replaces the end of a step once it has an outcome."""
 
 
 class Recorder(AdapterWrapper):
-    """A wrapper that writes a history, step by step, for ``pymllm judge`` and ``pymllm rerun``.
+    """A wrapper that writes a history step by step, for ``pymllm judge`` and ``pymllm rerun``.
 
     An operation stands in the file before it is carried out, and its outcome as soon as there is one. So a
     process that is killed leaves everything until there, the operation that it died in as the last step,
@@ -101,7 +101,7 @@ class Recorder(AdapterWrapper):
             raise
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Let the adapter carry an operation out, and record it; step numbers must rise, or `ProgramError`.
+        """Have the adapter carry out an operation, and record it; raise `ProgramError` unless numbers rise.
 
         With an `OSError`, as on a full disk, the operation was not carried out, or its outcome is lost and
         this is closed.
@@ -131,7 +131,7 @@ class Recorder(AdapterWrapper):
         return outcome
 
     def close(self) -> None:
-        """Close the adapter and the file; a second call leaves the file alone."""
+        """Close the adapter and the file; a second call leaves the file unchanged."""
         try:
             super().close()
         finally:
@@ -143,7 +143,7 @@ class Recorder(AdapterWrapper):
             self._file = None
 
     def _write(self, text: str, place: int, keep: int | None = None) -> int:
-        """Write a line or its end, and return where that is over; failing, keep so many bytes of the file."""
+        """Write text, and return the position after it; after an error, cut the file to a given length."""
         assert self._file is not None  # the callers have looked
         rest = memoryview(f"{text}\n".encode())
         try:

@@ -1,4 +1,4 @@
-"""All adapters by name: our own, and those of plug-ins. Each is loaded only when it is used."""
+"""All adapters by name: this package's and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ OWN: tuple[AdapterEntry, ...] = tuple(
     AdapterEntry(name, f"pymllm.adapters.{place}", summary, needs_torch=not name.startswith("index-"))
     for name, (place, summary) in _OWN.items()
 )
-"""Our own classes; what ``pymllm verify`` examines by default."""
+"""The entries of this package's own classes, which ``pymllm verify`` examines by default."""
 
 _NAMES = frozenset(entry.name for entry in OWN)
 
 
 def adapters() -> tuple[AdapterEntry, ...]:
-    """Return all adapters: our own, then those of plug-ins, which are searched for on each call."""
+    """Return all adapters: this package's, then those of plug-ins, searched for on each call."""
     return (*OWN, *find_plugins(_NAMES).entries)
 
 
@@ -64,7 +64,7 @@ def plugin_problems() -> tuple[str, ...]:
 
 
 def find_adapter(name: str) -> AdapterEntry:
-    """Return the entry of a registry name, or make one for ``module:Class`` or ``command:PROGRAM ARGS``.
+    """Return the entry of a registry name, or a new one for ``module:Class`` or ``command:PROGRAM ARGS``.
 
     `UsageError` where there is no such name, a command names no program, or a file is named for its module.
     """
@@ -90,7 +90,7 @@ def find_adapter(name: str) -> AdapterEntry:
 
 
 def _guess_place(name: str) -> list[str]:
-    """Return ``toy:Toy`` for the common mistakes ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``."""
+    """Return ``toy:Toy`` for common misspellings: ``toy.Toy``, ``toy.py`` and ``toy.py:Toy``."""
     file = re.fullmatch(r"(?:\./)*(\w+(?:/\w+)*)\.py(?::(\w+))?", name)
     found = file or re.fullmatch(r"(\w+(?:\.\w+)*)\.(\w+)", name)
     return [f"{found[1].replace('/', '.')}:{found[2] or 'CLASS'}"] if found else []
@@ -102,7 +102,7 @@ def _did_you_mean(near: Iterable[str]) -> str:
 
 
 class KindError(AdapterError):
-    """An adapter's class has a kind that does not exist."""
+    """Raised for an adapter class with an unknown kind."""
 
 
 _LENT: dict[str, AdapterClass] = {}
@@ -110,7 +110,7 @@ _LENT: dict[str, AdapterClass] = {}
 
 @contextmanager
 def lend_adapter(name: str, adapter_class: AdapterClass) -> Iterator[None]:
-    """Let a name of the form ``module:Class`` stand for a class of this process for a while."""
+    """Register a class of this process under a name ``module:Class`` during a ``with`` block."""
     before = _LENT.get(name)
     _LENT[name] = adapter_class
     try:
@@ -123,7 +123,7 @@ def lend_adapter(name: str, adapter_class: AdapterClass) -> Iterator[None]:
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
-    """Import an adapter's class, or start the program and read its introduction.
+    """Import an adapter's class, or start its program and read the introduction.
 
     `AdapterError` where the module cannot be imported, what the entry names is no adapter class, or the
     program cannot be started or does not introduce itself (`ConversationError`).
@@ -187,7 +187,7 @@ def _is_adapter(found: type) -> bool:
 
 
 def make_adapter(name: str, config: Config | None = None) -> Adapter:
-    """Build an adapter by its name, as of `find_adapter`, by default with the first of its `CONFIGURATIONS`.
+    """Return an adapter by name, as of `find_adapter`, by default with the first of `CONFIGURATIONS`.
 
     `UsageError` where there is no such name, `AdapterError` where it cannot be loaded or built.
     """
@@ -216,7 +216,7 @@ def _shown(config: object) -> str:
 def _find_misfit(
     error: Exception, config: Mapping[str, object], entry: AdapterEntry, adapter_class: AdapterClass
 ) -> str | None:
-    """Name a missing key that a class reads from a configuration, and the surplus keys there."""
+    """Return words for a key that a class reads and a configuration lacks, or ``None``."""
     own = [dict(one) for one in adapter_class.CONFIGURATIONS]
     lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(lacking, str) or lacking in config:
@@ -233,14 +233,14 @@ def _find_misfit(
 
 
 def _told(error: Exception) -> str:
-    """Describe an error of a stranger's code, with its line."""
+    """Return words for an error in outside code, with its line."""
     line = _line_of(error)
     words = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}: {words}{f' ({line})' if line else ''}"
 
 
 def _line_of(error: Exception) -> str:
-    """Return file and line of the stranger's last frame, or of ours where no stranger's code ran."""
+    """Return file and line of the last frame in outside code, or in this package if there is none."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         frames = [(error.filename, error.lineno)]
     else:

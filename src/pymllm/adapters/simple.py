@@ -1,4 +1,4 @@
-"""Adapters with little to write: say what your class does, and operations, steps and effects are seen to.
+"""Base classes for short adapters: methods for your class, with operations, steps and effects handled.
 
 `SlotAdapter`, `PrefixAdapter` and `BlockAdapter` carry the operations of their kind out by a few methods,
 which take and return plain numbers. An operation whose method is not overridden is unsupported; an error that
@@ -26,13 +26,13 @@ from pymllm.text_file import cut, shown
 
 
 def plain_numbers(numbers: Any) -> tuple[int, ...]:
-    """Return the integers of a list, an array or a tensor, or one integer, as a tuple; or `TypeError`."""
+    """Return the integers of a list, array or tensor, or a single one, as a tuple; or raise `TypeError`."""
     listed = numbers.tolist() if hasattr(numbers, "tolist") else numbers
     return (listed,) if isinstance(listed, int) else tuple(map(index, listed))
 
 
 def _told(adapter: BaseAdapter, method: str, answer: Any, form: str, read: Callable[[Any], Any]) -> Any:
-    """Return what a method of an adapter answered, as read; `AdapterError` where it has another form."""
+    """Return the result of an adapter's method, converted; raise `AdapterError` for another form."""
     try:
         return read(answer)
     except (TypeError, ValueError):
@@ -41,14 +41,14 @@ def _told(adapter: BaseAdapter, method: str, answer: Any, form: str, read: Calla
 
 
 def _slots_of(adapter: BaseAdapter, method: str, answer: Any, more: str = "") -> tuple[int, ...]:
-    """Return the slots or blocks that a method of an adapter answered."""
+    """Return the slots or blocks in the result of an adapter's method."""
     form = f"integers in a list, array or tensor{more}"
     slots: tuple[int, ...] = _told(adapter, method, answer, form, _listed)
     return slots
 
 
 def _listed(answer: Any) -> tuple[int, ...]:
-    """Return the integers of an answer; a single one is a count, which is no answer here."""
+    """Return the integers of a result, which may not be a single one, as a count would be."""
     if isinstance(answer, SupportsIndex) and not getattr(answer, "shape", ()):
         raise TypeError("no list of integers")
     return plain_numbers(answer)
@@ -71,13 +71,13 @@ def _known_and_node(answer: Any) -> tuple[int, Any]:
 
 
 _LATELY = 16
-"""Calls of `PrefixAdapter.gave_back` that are kept: more than there are pages in the steps of a rehearsal."""
+"""The number of kept calls of `PrefixAdapter.gave_back`, more than a rehearsal needs."""
 _NO_NODE = object()
-"""Stands for the node of an insert that gave none; of a cache without nodes ``None`` is one that is held."""
+"""The node of an insert that returned none, since ``None`` may be a node in some caches."""
 
 
 class CallRecorder:
-    """Tells what a cache gives back to its pools by itself.
+    """A recorder of the slots that a cache gives back to its pools by itself.
 
     The methods of a pool are replaced on the object, so that a cache which looks for its type finds it. What
     a call makes of further calls is part of it, and is not told again.
@@ -107,7 +107,7 @@ class CallRecorder:
         call: str = "free",
         read: Callable[[Any], tuple[int, ...]] = plain_numbers,
     ) -> None:
-        """Tell of each call of a method from now on; one that `SlotCalls.free` makes must keep its argument.
+        """Record each call of a method from now on; calls made by `SlotCalls.free` must pass its argument on.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class CallRecorder:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """Tell of nothing inside: the caller of the cache frees what is its own."""
+        """Record nothing inside a ``with`` block, in which the caller frees its own slots."""
         self._depth += 1
         try:
             yield
@@ -154,7 +154,7 @@ class CallRecorder:
 
 
 class SlotCalls(BaseAdapter):
-    """The common part of a cache over slots and an allocator of slots: the pool in its caller's hands."""
+    """The common part of adapters of caches over slots and of slot allocators: the caller's pool calls."""
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -165,16 +165,16 @@ class SlotCalls(BaseAdapter):
 
     @property
     def can_tell(self) -> bool:
-        """Whether slots that a cache gives back are told, by `CallRecorder.watch` or by the adapter."""
+        """Whether freed slots are reported, by `CallRecorder.watch` or by the adapter."""
         return self.calls.is_watching or self.times_told > 0
 
     @property
     def page_size(self) -> int:
-        """Slots per page, of the configuration."""
+        """The number of slots per page, from the configuration."""
         return self.number("page_size")
 
     def pages_of(self, slots: Iterable[int]) -> list[int]:
-        """Return the page of each slot, in the order in which pages are met.
+        """Return the page of each slot, in order of first appearance.
 
         Each page once; with pages of one token as often as its slot is named, since that is misuse.
         """
@@ -182,12 +182,12 @@ class SlotCalls(BaseAdapter):
         return [*slots] if size == 1 else [*dict.fromkeys(slot // size for slot in slots)]
 
     def slots_of(self, pages: Iterable[int]) -> list[int]:
-        """Return all slots of some pages, page for page."""
+        """Return all slots of pages, page by page."""
         size = self.page_size
         return [slot for page in pages for slot in range(page * size, (page + 1) * size)]
 
     def alloc(self, tokens: int) -> Any:
-        """Take whole pages for so many tokens, which need be no multiple: round up where the class does not.
+        """Allocate whole pages for so many tokens, rounded up if the class does not do that.
 
         Returns
         -------
@@ -197,11 +197,11 @@ class SlotCalls(BaseAdapter):
         raise UnsupportedError("alloc")
 
     def free(self, slots: list[int]) -> None:
-        """Take the pages back of which some or all slots are named, perhaps the last alone."""
+        """Free the pages of which any slots are named, perhaps only the last."""
         raise UnsupportedError("free")
 
     def halves(self, slots: Sequence[int]) -> Sequence[int]:
-        """Return the SWA slot behind each slot; nothing where there are no such halves."""
+        """Return the SWA slot of each slot, or nothing without SWA halves."""
         return ()
 
     def do_alloc(self, step: int, operation: ops.Alloc) -> out.Result:
@@ -220,7 +220,7 @@ class SlotCalls(BaseAdapter):
         return out.Done()
 
     def audit(self) -> Sequence[str]:
-        """Look again at the numbers that the class returned lately, and at those passed to it (X5)."""
+        """Check the numbers that the class recently returned or received (X5)."""
         return self._kept_numbers.look()
 
 
@@ -233,7 +233,7 @@ class SlotAdapter(SlotCalls):
     KIND: ClassVar[str] = "slots"
 
     def clear(self) -> None:
-        """Take everything back, held or not."""
+        """Free all slots, held or not."""
         raise UnsupportedError("clear")
 
     def do_clear(self, step: int, operation: ops.Clear) -> out.Result:
@@ -260,7 +260,7 @@ class PrefixAdapter(SlotCalls):
     # -- what the cache does -------------------------------------------------------------------------------
 
     def match(self, key: Key) -> tuple[Any, Any]:
-        """Look the longest cached prefix up.
+        """Return the longest cached prefix of a key.
 
         Parameters
         ----------
@@ -277,7 +277,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("match")
 
     def insert(self, key: Key, slots: list[int]) -> tuple[int, Any]:
-        """Cache a key.
+        """Add a key to the cache.
 
         Parameters
         ----------
@@ -296,11 +296,11 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("insert")
 
     def evict(self, tokens: int) -> int:
-        """Evict ``tokens`` tokens without a hold, and return how many went; 0 or less asks for none."""
+        """Evict ``tokens`` unheld tokens, and return the number evicted; 0 or less evicts none."""
         raise UnsupportedError("evict")
 
     def lock(self, node: Any) -> Any:
-        """Keep a node and all above it from being evicted.
+        """Protect a node and all its ancestors from eviction.
 
         Returns
         -------
@@ -310,7 +310,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("lock")
 
     def unlock(self, node: Any, token: Any) -> None:
-        """Release one hold of a node; the token is what `lock` returned."""
+        """Release one hold on a node; the token is the one that `lock` returned."""
         raise UnsupportedError("unlock")
 
     def reset(self) -> None:
@@ -318,7 +318,7 @@ class PrefixAdapter(SlotCalls):
         raise UnsupportedError("reset")
 
     def gave_back(self, slots: Any) -> int:
-        """Say that the cache has given slots back to its pool by itself; return how many.
+        """Report slots that the cache gave back to its pool by itself; return their number.
 
         `AdapterError` where these are no slots in a list, an array or a tensor, and where the pool's method,
         which is watched, has just told of the same slots.
@@ -345,7 +345,7 @@ class PrefixAdapter(SlotCalls):
         return len(freed)
 
     def whole(self, tokens: int) -> int:
-        """Return how many of so many tokens are in whole pages."""
+        """Return the number of tokens, out of so many, that are in whole pages."""
         return tokens // self.page_size * self.page_size
 
     # -- operations ----------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class PrefixAdapter(SlotCalls):
     # -- nodes by step -------------------------------------------------------------------------------------
 
     def node_of(self, step: int) -> Any:
-        """Return the node that a step gave, or its hold was taken at; `ProgramError` where it gave none."""
+        """Return the node that a step returned or locked; raise `ProgramError` if it did neither."""
         if step in self._nodes:
             return self._nodes[step]
         if step in self._holds:
@@ -401,24 +401,24 @@ class PrefixAdapter(SlotCalls):
         raise ProgramError(f"step {step} gave no node")
 
     def token_of(self, step: int) -> Any:
-        """Return the token of a step's hold; `ProgramError` where it took none."""
+        """Return the token of a step's hold; raise `ProgramError` if it took no hold."""
         if step not in self._holds:
             raise ProgramError(f"step {step} took no hold")
         return self._holds[step][1]
 
     def keep_hold(self, step: int, node: Any, token: Any) -> None:
-        """Remember what a step's hold was taken at, and its token."""
+        """Store the node and the token of a step's hold."""
         self._holds[step] = (node, token)
 
     def named_by(self, operation: ops.Unlock) -> tuple[Any, Any]:
-        """Return the node and the token that an `Unlock` passes."""
+        """Return the node and the token for an `Unlock`."""
         token = self.token_of(operation.lock)
         if operation.token is not None:
             token = self.token_of(operation.token) if operation.token else None
         return self.node_of(operation.lock if operation.at is None else operation.at), token
 
     def shown_token(self, token: Any) -> int | str | None:
-        """Return what a history keeps of a hold's token: a number or a text."""
+        """Return the form of a hold's token in a history: a number or a text."""
         return token if isinstance(token, int | str) else None
 
 
@@ -434,7 +434,7 @@ class BlockAdapter(BaseAdapter):
     # -- what the allocator does ---------------------------------------------------------------------------
 
     def alloc(self, count: int) -> Any:
-        """Take blocks with one reference each, and evict what has to go for them.
+        """Allocate blocks with one reference each, evicting others if needed.
 
         Returns
         -------
@@ -444,15 +444,15 @@ class BlockAdapter(BaseAdapter):
         raise UnsupportedError("alloc_blocks")
 
     def retain(self, blocks: list[int]) -> None:
-        """Add a reference to each block, for each time that it is named."""
+        """Add a reference to each block, once for each mention."""
         raise UnsupportedError("retain_blocks")
 
     def release(self, blocks: list[int]) -> None:
-        """Take a reference from each block, for each time that it is named."""
+        """Remove a reference from each block, once for each mention."""
         raise UnsupportedError("release_blocks")
 
     def register(self, blocks: list[int], hashes: list[int], parents: list[int]) -> None:
-        """Let blocks be found by hashes.
+        """Register blocks, so that their hashes find them.
 
         Parameters
         ----------
@@ -472,11 +472,11 @@ class BlockAdapter(BaseAdapter):
         raise UnsupportedError("set_clock")
 
     def reset(self) -> None:
-        """Reset all blocks, referenced or not, and the clock; no callback is called."""
+        """Reset all blocks, referenced or not, and the clock, without any callback."""
         raise UnsupportedError("reset")
 
     def books(self) -> BlockBooks:
-        """Show what is known of each block.
+        """Return the state of each block.
 
         Returns
         -------
@@ -487,7 +487,7 @@ class BlockAdapter(BaseAdapter):
         raise UnsupportedError("inspect")
 
     def lost(self, blocks: Any, hashes: Iterable[int] = ()) -> None:
-        """Say that blocks have lost their hashes or became free; an observer of the allocator can be this.
+        """Report blocks that lost their hashes or became free; this method can be the allocator's observer.
 
         Parameters
         ----------
@@ -513,7 +513,7 @@ class BlockAdapter(BaseAdapter):
         return out.Done()
 
     def do_register_blocks(self, step: int, operation: ops.RegisterBlocks) -> out.Result:
-        """Register blocks; where no parents are told, each follows the one before it."""
+        """Register blocks; without given parents, each follows the one before."""
         blocks, hashes = self.numbers(operation.blocks), [*operation.hashes]
         parents = [0, *hashes][: len(hashes)] if operation.parents is None else [*operation.parents]
         self.register(blocks, hashes, parents)

@@ -1,4 +1,4 @@
-"""The command line; importing it loads click and no torch, so that ``pymllm --help`` answers at once."""
+"""The command line, which imports click and not torch, so that ``pymllm --help`` is fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERBS = {
     ),
     "Machine": ("doctor", "schema"),
 }
-"""The verbs by task: the names of their files."""
+"""The commands by task, with the names of their files."""
 
 for task, files in VERBS.items():
     main.add_section(

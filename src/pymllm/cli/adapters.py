@@ -1,4 +1,4 @@
-"""``pymllm adapters``: who can be examined, as what, and what each claims."""
+"""The command ``pymllm adapters``: all adapters, the implementations of each, and their claims."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 
 
 def _is_plugged_in(entry: AdapterEntry) -> bool:
-    """Tell whether an installed package brings it: one that cannot be built is a line, and no error."""
+    """Tell whether an adapter is from an installed package, so that its failure is a line and no error."""
     return entry not in OWN and entry in adapters()
 
 
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
-    """Describe adapters, in a process beside this one: to build one runs code of whoever wrote it."""
+    """Return descriptions of adapters, made in a separate process since building one runs foreign code."""
     # Not at the top: --help and a mistyped option can do without.
     from pymllm.work.workers import Lost, Workers
 
@@ -85,7 +85,7 @@ def _describe(entry: AdapterEntry) -> dict[str, Any]:
 
 
 def _without(entry: AdapterEntry, kind: str | None, problem: str) -> dict[str, Any]:
-    """Describe an adapter that cannot start."""
+    """Return the description of an adapter that cannot start."""
     described = {"name": entry.name, "kind": kind, "summary": entry.summary}
     return {**described, "configurations": [], "problem": problem}
 
@@ -97,7 +97,7 @@ def _claims(entry: AdapterEntry, config: Config) -> dict[str, Any]:
 
 
 def _make_text(found: Sequence[dict[str, Any]], verbose: bool) -> str:
-    """Lay adapters out as a table; ``verbose`` adds a list of configurations below, each with its claims."""
+    """Return a table of adapters; ``verbose`` adds configurations and claims below."""
     table = make_table("adapter", "kind", "configurations", "adapts", right=("configurations",), gap=2)
     details: list[str] = []
     claimed: set[str] = set()

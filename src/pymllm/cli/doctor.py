@@ -1,4 +1,4 @@
-"""``pymllm doctor``: what this machine has, for bug reports and for the logs of runners.
+"""The command ``pymllm doctor``: a description of this machine for bug reports and logs.
 
 Whatever is missing becomes a reason; a machine with something broken is sick, and the command ends with 4.
 """
@@ -46,7 +46,7 @@ Exit status:
 
 
 def duration(value: object) -> float:
-    """Read a time from a tenth of a second to a day: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20`` seconds."""
+    """Read a time between a tenth of a second and a day: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20``."""
     found = _DURATION.fullmatch(str(value).strip())
     seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
@@ -112,7 +112,7 @@ def doctor_command(
 
 
 def make_text(document: DoctorDocument) -> str:
-    """Return lines for people: facts first, and what is unknown with its reason."""
+    """Return lines of text: first known facts, then unknown ones with their reasons."""
     rows = [
         *(_row("sick", reason) for reason in document.sick),
         *([] if document.sick else [_row("healthy", "nothing wrong was found")]),
@@ -168,7 +168,7 @@ def _nvml_rows(document: DoctorDocument) -> Iterator[str]:
 
 
 def _smoke_rows(smoke: SmokeFacts | None) -> Iterator[str]:
-    """Give a row for each device that was tried, with its steps."""
+    """Return a row for each device that was tried, with its steps."""
     if smoke is None:
         return
     yield ""
@@ -200,7 +200,7 @@ def _device_rows(label: str, devices: Sequence[Device]) -> Iterator[str]:
 
 
 def _counter_rows(counters: Sequence[Counter]) -> Iterator[str]:
-    """Give a row for each counter; counters that are unknown for the same reason share a row."""
+    """Return a row for each counter; those that are unknown for the same reason share a row."""
     known = [counter for counter in counters if counter.value is not None]
     for counter in known:
         yield _row(f"    {counter.name}", str(Reading(counter.value, counter.unit)))

@@ -1,4 +1,4 @@
-"""Spellings of the release before, each with the one that is in its place; the next release forgets them."""
+"""Spellings of commands in the previous release, with the present ones, until the next release."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ OLD_SPELLINGS = (
     ),
     ("curve --dtype", "--model NAME,dtype=TYPE"),
 )
-"""The beginning of a command as it was typed, and what to type instead."""
+"""The beginnings of commands in old spelling, with the present spelling."""
 
 
 def new_spelling(words: Sequence[str], verbs: Sequence[str]) -> tuple[str, str] | None:
-    """Return an old spelling among the typed words and the new spelling, if there is any.
+    """Return an old spelling among the typed words and its present form, if there is one.
 
     ``verbs`` are the words that may come next now, of a command that has verbs of its own.
     """

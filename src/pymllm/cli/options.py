@@ -1,4 +1,4 @@
-"""Inputs of several commands, checked before the work begins: values, options, adapters, laws and files.
+"""Inputs that several commands share, checked before work begins: values, options, adapters and files.
 
 A file may be anybody's. The adapter that it names is taken from it where that is a name of the registry,
 which nobody but this package fills; a module or a command in it is code that its author chose.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def refusing(file: str = "") -> Iterator[None]:
-    """Refuse in one line an input that a lower room calls bad, with the file of the input."""
+    """Turn an error about an input into a one-line refusal that names the input's file."""
     try:
         yield
     except (UsageError, ProgramError) as error:
@@ -51,7 +51,7 @@ def refusing(file: str = "") -> Iterator[None]:
 
 @contextmanager
 def refusing_unreadable() -> Iterator[None]:
-    """Refuse a file or folder that cannot be read or written."""
+    """Turn an error in reading or writing a file or folder into a refusal."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ _DIGITS_MAX = 100
 
 
 def whole(low: int, high: int) -> Callable[[object], int]:
-    """Return a reader of whole numbers that refuses numbers out of bounds, however long, with both bounds."""
+    """Return a reader of integers that refuses numbers out of bounds and names both bounds."""
 
     def n(value: object) -> int:
         text = str(value).strip()
@@ -119,10 +119,10 @@ def size(value: str) -> int:
 
 
 class Amount(click.FloatRange):
-    """A number within bounds."""
+    """An option type for a number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read a number; ``nan`` is none, although no bound is above or below it."""
+        """Read a number; refuse ``nan``, which no bound excludes."""
         try:
             number = float(value)
         except ValueError:
@@ -135,7 +135,7 @@ class Amount(click.FloatRange):
 
 
 def json_object(value: object) -> Config:
-    """Read the configuration of an adapter: a JSON object of integers, strings, true, false and null."""
+    """Read an adapter's configuration: a JSON object of integers, strings, true, false and null."""
     if isinstance(value, dict):
         return value
     try:
@@ -153,7 +153,7 @@ def json_object(value: object) -> Config:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a reader of names that refuses an unknown name with all known names."""
+    """Return a reader of names that refuses an unknown name and lists the known ones."""
 
     def read(text: str) -> str:
         known = list(names)
@@ -169,7 +169,7 @@ _SETTING = re.compile(r"[a-z][a-z-]*=")
 
 
 def read_settings(text: str, readers: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """Read ``NAME,KEY=VALUE,...``: the name, which may have commas, and values by their keys."""
+    """Read ``NAME,KEY=VALUE,...`` into the name, which may contain commas, and values by key."""
     parts = text.split(",")
     first = next((place for place, part in enumerate(parts) if _SETTING.match(part)), len(parts))
     given: dict[str, Any] = {}
@@ -189,7 +189,7 @@ def read_settings(text: str, readers: Mapping[str, Callable[[str], Any]]) -> tup
 
 
 def read_window(context: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Read ``TOKENS[,capacity=TOKENS]``: a window, and the slots of its layers, which become a parameter."""
+    """Read ``TOKENS[,capacity=TOKENS]``: the window, and its layers' slots, which set another parameter."""
     if text is None:
         return None
     window, given = read_settings(text, {"capacity": tokens})
@@ -198,13 +198,13 @@ def read_window(context: click.Context, param: click.Parameter, text: str | None
 
 
 class OutputFile(click.Path):
-    """A file to write, in a folder that is there and takes one."""
+    """An option type for a file to write in an existing, writable folder."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse a file in a folder that is missing or read-only, before the work that fills the file."""
+        """Refuse a file in a missing or read-only folder, before the work that fills the file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
             self.fail(f"{path}: there is no folder {path.parent}; make it first.", param, ctx)
@@ -221,7 +221,7 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def complete_adapter(context: click.Context, param: click.Parameter, begin: str) -> list[str]:
-    """Return the names of adapters that begin with the text typed so far, for a shell."""
+    """Return the names of adapters that begin with the typed text, for shell completion."""
     return [entry.name for entry in all_adapters() if entry.name.startswith(begin)]
 
 
@@ -280,7 +280,7 @@ def _read_shard(context: click.Context, param: click.Parameter, text: str | None
 
 
 def tell_shard_of_environment(shard: Shard | None) -> None:
-    """Say that a command does only a part because a variable is set, which the caller may have forgotten."""
+    """Report that a command does only a part because an environment variable is set."""
     if shard is not None and shard.origin == _SHARD_VARIABLE:
         complain(f"this is shard {shard}, as {_SHARD_VARIABLE} says")
 
@@ -311,7 +311,7 @@ timeout = click.option(
 
 
 def demand_writable(context: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Refuse a typed folder that is not writable; a default passes, for its files may be unwanted."""
+    """Refuse a typed folder that is not writable, but accept a default, which may not be needed."""
     if folder is not None and context.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
         refuse_unwritable(param.opts[0], folder)
     return folder
@@ -327,7 +327,7 @@ store = click.option(
 
 
 KNOWN_FILE = "pymllm.known"
-"""Under this name a command's context has the file that ``--deviations`` named."""
+"""The key of a command's context for the file that ``--deviations`` named."""
 
 
 def _read_known(context: click.Context, param: click.Parameter, path: Path | None) -> tuple[Deviation, ...]:
@@ -358,7 +358,7 @@ programs = click.option(
 
 
 def of(command: click.Command, *names: str) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command some of the options of another command."""
+    """Return a decorator that adds some options of another command to a command."""
     by_name = {str(option.name): option for option in command.params}
 
     def add(function: Any) -> Any:
@@ -371,7 +371,7 @@ def of(command: click.Command, *names: str) -> Callable[[Any], Any]:
 
 
 def command(*, multiple: bool) -> Callable[[Any], Any]:
-    """Return the option for a command that takes adapters, one or several of them."""
+    """Return the option for a command that takes one or several adapters."""
     return click.option(
         "--command",
         "commands" if multiple else "command",
@@ -389,7 +389,7 @@ def names_of(adapters: Sequence[str], commands: Sequence[str]) -> tuple[str, ...
 
 
 def name_of_one(adapter: str | None, command: str | None) -> str:
-    """Return the name of the one adapter or command that was given."""
+    """Return the name of the only adapter or command that was given."""
     if adapter is not None and command is None:
         return adapter
     if command is not None and adapter is None:
@@ -398,7 +398,7 @@ def name_of_one(adapter: str | None, command: str | None) -> str:
 
 
 def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") -> None:
-    """Refuse those of some parameters of a command that were typed, and would be ignored: say why."""
+    """Refuse some parameters of a command if they were typed, and say why they would be ignored."""
     context = click.get_current_context()
     for param in context.command.params:
         is_typed = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
@@ -410,7 +410,7 @@ def refuse_typed(names: Iterable[str], why: str, way: str = "; leave it out") ->
 
 
 def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
-    """Return the entry of an adapter, or refuse with the nearest names, or with its missing needs."""
+    """Return the entry of an adapter; refuse an unknown name or missing requirements, with advice."""
     with refusing():
         entry = find_adapter(name)
     _refuse_without_torch(entry)
@@ -423,13 +423,13 @@ def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
 
 
 def add_folder_of(name: str) -> None:
-    """Let ``module:Class`` be found in the working folder."""
+    """Add the working folder to the import path, for ``module:Class``."""
     if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def find_adapters_or_own(names: Iterable[str]) -> tuple[AdapterEntry, ...]:
-    """Return the entries of some adapters, each once; without any, those of all of our own classes."""
+    """Return the entries of some adapters, each once; by default those of this package's classes."""
     found = tuple(find_adapter_or_refuse(name) for name in dict.fromkeys(names))
     if not found:
         _refuse_without_torch(*OWN)
@@ -445,7 +445,7 @@ def _refuse_without_torch(*entries: AdapterEntry) -> None:
 
 
 def load_or_refuse(name: str) -> AdapterClass:
-    """Import the class of an adapter that was found, in a process that examines it: this runs its code."""
+    """Import the class of an adapter, in a process that may run its code; refuse it on errors."""
     from pymllm.machines.adapter_calls import load_class  # not before names are found
 
     try:
@@ -457,7 +457,7 @@ def load_or_refuse(name: str) -> AdapterClass:
 
 
 def find_law_or_refuse(id: str) -> Law:
-    """Return a law; `click.UsageError` for an id that is none."""
+    """Return a law; raise `click.UsageError` for an unknown id."""
     try:
         return find_law(id)
     except ValueError:
@@ -475,12 +475,12 @@ _LONGEST_FILE_NAME = 100
 
 
 def is_of_registry(name: str) -> bool:
-    """Tell whether a name can be taken from a file: what it loads comes with this package or is installed."""
+    """Tell whether a name from a file is safe: its code is in this package or installed."""
     return any(entry.name == name for entry in all_adapters())
 
 
 def adapter_of_file(file: str, named: str, given: str | None) -> str:
-    """Return the adapter that a file is to be run on."""
+    """Return the name of the adapter on which to run a file."""
     if given is not None:
         return given
     if is_of_registry(named):
@@ -500,7 +500,7 @@ def adapter_of_file(file: str, named: str, given: str | None) -> str:
 
 
 def read_program(file: str) -> History:
-    """Read a history; `click.UsageError` where the file cannot be read, `TraceError` if not a history."""
+    """Read a history; raise `click.UsageError` for an unreadable file, `TraceError` for an invalid one."""
     path, name = split_program(file)
     try:
         if not name:
@@ -515,13 +515,13 @@ def read_program(file: str) -> History:
 
 
 def split_program(file: str) -> tuple[Path, str]:
-    """Return the path of ``FILE`` or ``FILE#NAME``, and the name; it is empty where the file has no other."""
+    """Return the path and the name in ``FILE`` or ``FILE#NAME``; the name may be empty."""
     path, mark, name = file.rpartition("#")
     return (Path(path), name) if mark and name and not os.path.exists(file) else (Path(file), "")
 
 
 def read_program_for(file: str, adapter: str | None, command: str | None) -> tuple[History, str]:
-    """Read a history, and return it with the name of the adapter that it is to be run on."""
+    """Read a history, and return it with the name of the adapter on which to run it."""
     if adapter is not None and command is not None:
         raise click.UsageError("--adapter and --command both name the program to run; give only one of them.")
     history = read_program(file)
@@ -530,7 +530,7 @@ def read_program_for(file: str, adapter: str | None, command: str | None) -> tup
 
 
 def file_name_of(name: str) -> str:
-    """Turn a name, perhaps a whole command, into a file name; a long name ends in a digest of the whole."""
+    """Return a file name for a name or a whole command; a long one ends in a digest."""
     safe = re.sub(r"[^\w.-]+", "-", name)
     if len(safe) <= _LONGEST_FILE_NAME:
         return safe

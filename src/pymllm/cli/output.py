@@ -1,4 +1,4 @@
-"""Lines that a command prints, on standard output and standard error, for any terminal or pipe."""
+"""Output of lines on standard output and standard error, for any terminal or pipe."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import click
 from pymllm.text_file import escaped as escaped  # for the commands
 
 WORDS = "pymllm.words"
-"""Under this name a command's context has what was typed, word by word."""
+"""The key of a command's context for the typed words."""
 
 UNWRITTEN = "pymllm.unwritten"
-"""Under this name a command's context has whether a file that was asked for could not be written."""
+"""The key of a command's context for whether a requested file could not be written."""
 
 _LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
 _TAB, _STYLE_OR_TAB = re.compile("(\t)"), re.compile("(\t|\x1b\\[[0-9;]*m)")
 
 
 def say(text: str, *, styled: bool = False) -> None:
-    """Print lines on standard output; escape control characters, and characters that its encoding lacks.
+    """Print lines on standard output, with control and unencodable characters escaped.
 
     With ``styled``, what `pymllm.cli.tables.draw` makes of bold and coloured words is kept.
     """
@@ -36,14 +36,14 @@ def say(text: str, *, styled: bool = False) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error, as far as there is one; of a very long one how it begins and ends."""
+    """Print one line on standard error, if there is one; a very long line is shortened in the middle."""
     if len(message) > _LONGEST:  # as where a file names a million slots
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
     tell_error(f"pymllm: {escaped(message)}")
 
 
 def tell_error(text: str) -> None:
-    """Print a text on standard error, as far as there is one."""
+    """Print a text on standard error, if there is one."""
     if sys.stderr is None:
         return
     try:
@@ -53,13 +53,13 @@ def tell_error(text: str) -> None:
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """Escape the characters that cannot be printed: names of files may hold anything."""
+    """Escape unprintable characters, which names of files may contain."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def let_go_of(stream: TextIO) -> None:
-    """Discard the text still buffered in a stream, so that the interpreter does not fail on it at exit."""
+    """Discard a stream's buffered text, so that the interpreter does not fail on it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""The program ``pymllm``: its name, its version, and how every command ends.
+"""The program ``pymllm``: its name, its version, and the exit status of every command.
 
 | status | meaning                                                                             |
 | -----: | ----------------------------------------------------------------------------------- |
@@ -45,20 +45,20 @@ _FIRST_FREE = 3  # after standard input, output and error
 
 
 def status_of(interruption: KeyboardInterrupt | click.Abort) -> int:
-    """Return the status that a command ends with after an interrupt or SIGTERM."""
+    """Return the exit status of a command after an interrupt or SIGTERM."""
     is_terminated = Terminated in (type(interruption), type(interruption.__cause__))
     return _TERMINATED if is_terminated else _INTERRUPTED
 
 
 class Program(click.Group):
-    """A group of commands that end with the statuses above; a command returns its own, or ``None`` for 0."""
+    """The group of all commands, which return their own exit status or ``None`` for 0."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:
         super().__init__(*args, **extra)
         self.sections: dict[str, list[str]] = {}
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run a command and exit with its status; without ``standalone_mode`` return and raise instead."""
+        """Run a command and exit with its status; without ``standalone_mode``, return or raise instead."""
         run: Any = super().main
         run = partial(run, *args, standalone_mode=False, **extra)
         return run() if not standalone_mode else sys.exit(self._status(run))
@@ -66,7 +66,7 @@ class Program(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Make the context of the whole program, and keep the typed words."""
+        """Return the context of the whole program, which stores the typed words."""
         words = (info_name or "pymllm", *args)
         self._refuse_old_spelling(args)
         context = super().make_context(info_name, args, parent, **extra)
@@ -97,7 +97,7 @@ class Program(click.Group):
             self.sections.setdefault(title, []).append(str(command.name))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line.
+        """Run a command, and turn an interrupt into click's own without click's empty line.
 
         What printed its result and could not write a file that was asked for did not do what was asked.
         """
@@ -108,7 +108,7 @@ class Program(click.Group):
         return _USAGE if not status and ctx.meta.get(UNWRITTEN) else status
 
     def _status(self, run: Callable[[], int | None]) -> int:
-        """Run a command to its end, report the error that ended it if any, and return its exit status."""
+        """Run a command, report any error that ended it, and return the exit status."""
         _occupy_standard_descriptors()
         if sys.stdout is None:
             complain("standard output is closed, so no result can be written; redirect it to a file")
@@ -144,7 +144,7 @@ class Program(click.Group):
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open each standard descriptor that is closed, so that no file gets the number of standard error."""
+    """Open each closed standard descriptor, so that no file gets the number of standard error."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST_FREE:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -166,7 +166,7 @@ def _one_line(error: click.ClickException | TraceError) -> str:
 
 
 def _last_lines_of(error: AdapterError) -> str:
-    """Save the last lines of a conversation that ended, and say where."""
+    """Write the last lines of an ended conversation to a file, and report its name."""
     if not isinstance(error, ConversationError):
         return ""
     from pymllm.cli.options import file_name_of
@@ -177,7 +177,7 @@ def _last_lines_of(error: AdapterError) -> str:
 
 
 def find_clash() -> str | None:
-    """Return a line about another project's ``pymllm`` that is installed here, or ``None``.
+    """Return a line about another installed project named ``pymllm``, or ``None``.
 
     The package index has one, whose documented interface ours is. pip knows one name once: installing either
     removes the other, and what is left of ours runs without its plug-ins. Cost: a millisecond, two files.

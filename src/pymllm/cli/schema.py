@@ -1,4 +1,4 @@
-"""``pymllm schema``: the JSON schemas of what is printed and written."""
+"""The command ``pymllm schema``: the JSON schemas of printed documents and written files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_LINES = {
 
 
 def _documents(of: type[Document] = Document) -> Iterator[tuple[str, type[Document]]]:
-    """Yield every document that commands print, by name; all of them are known once they are imported."""
+    """Yield the name and record of every document that commands print, all of which have been imported."""
     for record in of.__subclasses__():
         yield str(record.__struct_config__.tag).removeprefix("pymllm."), record
         yield from _documents(record)
@@ -54,11 +54,11 @@ SCHEMAS: dict[str, str] = {
     **{name: described for name, (described, _) in _OF_LINES.items()},
 }
 SCHEMAS = dict(sorted(SCHEMAS.items()))
-"""By name: what is described."""
+"""What each schema describes, by the name of the schema."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
-    """Return a schema of `SCHEMAS`, made from the records that it describes."""
+    """Return a schema named in `SCHEMAS`, made from the records that it describes."""
     if name in _DOCUMENTS:
         return schema_of_document(_DOCUMENTS[name], f"pymllm {name}")
     module, _, function = _OF_LINES[name][1].partition(":")

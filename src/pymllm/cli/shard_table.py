@@ -1,4 +1,4 @@
-"""Shards of ``pymllm verify``, ``compare`` or ``replay``: options that go together, and a text of results."""
+"""Shards of ``pymllm verify``, ``compare`` and ``replay``: their common options, and text of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def demand_file(shard: Shard | None, keep: Path | None) -> None:
-    """Refuse a shard without ``--keep``, as its results could not be put together with other shards."""
+    """Refuse a shard without ``--keep``, whose results could not be merged."""
     if shard is not None and keep is None:
         raise click.UsageError(
             f"{shard.asked}: its results are for a file that is put together with those of the other "
@@ -32,21 +32,21 @@ def demand_file(shard: Shard | None, keep: Path | None) -> None:
 
 
 def complain_of_others(kept: KeptResults[Any, Any] | None) -> None:
-    """Say which results of a file do not count, for all that they are there."""
+    """Report which results in a file do not count, and why."""
     others = None if kept is None else kept.describe_others()
     if others is not None:
         complain(others)
 
 
 def refuse_beside_shard(shard: Shard, *names: str) -> None:
-    """Refuse options of a command that ask for results which only all shards together have."""
+    """Refuse options for results that need all shards."""
     options.refuse_typed(
         names, f"a shard gives no verdict; the same command without {shard.origin} gives that of all"
     )
 
 
 def _demand_seed(keep: Path, plan: VerifyPlan, seed: int | None) -> None:
-    """Refuse to keep results of a search that could not be continued."""
+    """Refuse to keep results of a search without a seed, which could not be resumed."""
     if seed is None and plan.profile.seed is None:
         raise click.UsageError(
             f"--keep {keep}: --profile {plan.profile.name} draws a seed, so the next run would search "
@@ -57,7 +57,7 @@ def _demand_seed(keep: Path, plan: VerifyPlan, seed: int | None) -> None:
 def spread_searches(
     executor: Executor, plan: VerifyPlan, keep: Path, seed: int | None, progress: str
 ) -> None:
-    """Have the first searches of a plan carried out on an engine, and their results put into a file."""
+    """Have an engine carry out a plan's first searches, and store the results in a file."""
     from pymllm.search.kept_searches import digest_sources
     from pymllm.search.verify_shard import count_searches
 
@@ -66,7 +66,7 @@ def spread_searches(
 
 
 def open_kept(keep: Path | None, plan: VerifyPlan, seed: int | None) -> KeptResults[Any, Any] | None:
-    """Open a file of searches' results, and say which of them do not count."""
+    """Open a file of search results, and report which of them do not count."""
     if keep is None:
         return None
     _demand_seed(keep, plan, seed)
@@ -86,7 +86,7 @@ def search_shard(
     progress: str,
     as_json: bool,
 ) -> int:
-    """Carry out the first searches of a shard behind a progress bar, and tell; the exit status."""
+    """Carry out a shard's first searches with a progress bar, print, and return the exit status."""
     from pymllm.search.verify_shard import play_shard
 
     options.tell_shard_of_environment(shard)
@@ -107,7 +107,7 @@ def tell_shard(document: ShardDocument, as_json: bool, interruption: KeyboardInt
 
 
 def make_text(document: ShardDocument) -> str:
-    """Lay out the work of a shard, and say how all shards come together."""
+    """Return text on the work of a shard, and on how to merge all shards."""
     it = document
     done = "all done" if it.done == it.tasks else f"{it.done:,} done"
     kept = f", {it.kept:,} of them before" if it.kept else ""

@@ -1,4 +1,4 @@
-"""The options by which a long command shares its work; with ``--executor``, shards go to an engine."""
+"""The options by which a long command divides its work; with ``--executor``, an engine plays shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNKNOWN = 16  # shards, where an engine does not say how many workers it has
 _NAMED = 10  # shards that are named one by one
 _BETWEEN_DRAWS = 0.5  # seconds
 _TYPED = "pymllm.typed"
-"""Under this name a command's context has the words of its options."""
+"""The key of a command's context for the typed words of its options."""
 _OF_SHARDS = {"executor", "shard", "keep", "jobs", "deviations", "progress"}
 _OF_RESULTS = {
     "as_json",
@@ -45,12 +45,12 @@ _OF_RESULTS = {
     "strict",
     "progress",
 }
-"""Options of sharing, and of telling the result: a shard is given the others as they were typed."""
+"""Options about sharing and printing, which are not passed on to shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """The value of ``--executor``: an engine, and how shards go out to it."""
+    """The value of ``--executor``: an engine, and how to submit shards to it."""
 
     name: str
     shards: int | None = None
@@ -70,13 +70,13 @@ class _ExecutorOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Keep the words of all options as they were typed: shards get them."""
+        """Store the typed words of all options, which shards receive."""
         ctx.meta[_TYPED] = dict(opts)
         return super().handle_parse_result(ctx, opts, args)
 
 
 def executor_option(*settings: str, of_campaign: bool = False) -> Callable[[Any], Any]:
-    """Return the option for an engine that does the shards of a command's tasks, with some settings."""
+    """Return the option for an engine that plays a command's shards, with some settings."""
     readers = {key: _SETTINGS[key][0] for key in settings}
 
     def executor(value: object) -> Executor:
@@ -96,14 +96,14 @@ def executor_option(*settings: str, of_campaign: bool = False) -> Callable[[Any]
 
 
 def work_options(command: Any) -> Any:
-    """Add the options by which a command shares its list of tasks, and keeps the results."""
+    """Add the options by which a command divides its tasks and keeps their results."""
     for option in (options.jobs, executor_option("shards", "retries"), options.keep, options.shard):
         command = option(command)
     return command
 
 
 def shard_beside(executor: Executor | None, shard: Shard | None) -> Shard | None:
-    """Return the shard to do; an executor has shards of its own, so a typed one is refused beside it."""
+    """Return the shard to do; refuse a typed shard together with an executor, which makes its own."""
     if executor is None:
         return shard
     why = "a shard plays alone, and --executor makes the shards itself"
@@ -120,13 +120,13 @@ def demand_keep(executor: Executor | None, keep: Path | None) -> None:
 
 
 def count_shards(engine: Engine, most: int) -> int:
-    """Return into how many shards a work is cut: a few for each worker, and never more than it has tasks."""
+    """Return the number of shards for some work: a few per worker, and at most one per task."""
     few = _FEW * engine.workers if engine.workers else _UNKNOWN
     return max(1, min(few, most))
 
 
 def jobs_of_shard(jobs: int) -> int:
-    """Return how many processors a shard takes: 1, unless somebody typed how many."""
+    """Return the number of processors for a shard: 1, unless typed."""
     context = click.get_current_context()
     return 1 if context.get_parameter_source("jobs") is ParameterSource.DEFAULT else jobs
 
@@ -139,7 +139,7 @@ def spread_tasks(
     jobs: int,
     mode: str,
 ) -> None:
-    """Have the tasks of this command done in shards on an engine, and their results put into a file.
+    """Have an engine carry out this command's tasks in shards, and store their results in a file.
 
     What did not come back is done by this process, as what the file of any shards lacks. ``source`` is what
     the tasks follow from beside the words, and ``most`` counts them. `KeyboardInterrupt`: after an interrupt,
@@ -178,7 +178,7 @@ def spread_tasks(
 
 
 def _words_of(context: click.Context) -> list[str]:
-    """Return a command and its words for a shard."""
+    """Return the command line for a shard."""
     verbs: list[str] = []
     above: click.Context | None = context
     while above is not None and above.parent is not None:
@@ -208,7 +208,7 @@ def play_shards(
     *,
     stops_on_failure: bool = False,
 ) -> Spread:
-    """Have shards played on an engine, and say how far they are."""
+    """Have an engine play shards, and show the progress."""
     from pymllm.work.spread.spread import RETRIES, Spread
 
     with spread_display(mode) as show:
@@ -225,7 +225,7 @@ def play_shards(
 
 
 def tell_of_losses(progress: Progress) -> None:
-    """Report the attempts made again after a loss, and the results taken over from lost attempts."""
+    """Report repeated attempts after losses, and results recovered from lost attempts."""
     if progress.retried:
         attempts, shards = count_of(progress.retried, "attempt"), _names_of(progress.again)
         complain(f"tried again after a loss: {attempts} of {shards}; the last: {progress.trouble}")
@@ -235,7 +235,7 @@ def tell_of_losses(progress: Progress) -> None:
 
 
 def _names_of(shards: Collection[int]) -> str:
-    """Name some shards by their numbers, or say how many they are."""
+    """Return the numbers of some shards as words, or only how many there are."""
     if len(shards) > _NAMED:
         return f"{len(shards):,} shards"
     return f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
@@ -246,7 +246,7 @@ def _names_of(shards: Collection[int]) -> str:
 
 @contextmanager
 def spread_display(mode: str, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[Progress], None]]:
-    """Show how far a list of tasks is over all nodes: a bar on a terminal, else a line now and then."""
+    """Show the progress of tasks over all nodes, as a bar on a terminal or as lines."""
     if not shows_progress(mode):
         yield lambda progress: None
         return
@@ -281,7 +281,7 @@ def spread_display(mode: str, clock: Callable[[], float] = monotonic) -> Iterato
 
 
 def describe_spread(progress: Progress, seconds: float) -> str:
-    """Say in one line how far a list of tasks is."""
+    """Return a line on the progress of a list of tasks."""
     rate = f"{progress.amount / seconds:,.0f}/s" if seconds else "-"
     words = [
         f"{progress.done:,} of {progress.shards:,} shards done, {progress.running:,} running, "

@@ -1,4 +1,4 @@
-"""Files that a command writes: what is refused before minutes of work, and the run that a store keeps."""
+"""The files that a command writes: refusals before the work, and the run in a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def refuse_unwritable(option: str, folder: Path) -> None:
-    """Refuse a folder that could not take a file after minutes of work; none is made yet."""
+    """Refuse a folder that cannot be written, before minutes of work; create none yet."""
     at = folder.absolute()
     try:
         while not at.exists():
@@ -35,7 +35,7 @@ def refuse_unwritable(option: str, folder: Path) -> None:
 
 
 def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
-    """Refuse an output file that is also an input, under any name; a pipe or terminal may be both."""
+    """Refuse an output file that is also an input under any name, except a pipe or terminal."""
     for it in inputs:
         if path is not None and _are_one_file(path, Path(it)):
             raise click.UsageError(
@@ -59,7 +59,7 @@ def refuse_run_or_program(option: str, path: Path | None) -> None:
 
 
 def save_text(text: str, path: Path, option: str = "") -> str | None:
-    """Write a file and make its folder; complain where it cannot be written: the result matters more.
+    """Write a file and its folder; report an error without failing, since the result matters more.
 
     A command that would end with 0 ends with 2 then.
     """
@@ -80,7 +80,7 @@ def _complain_of_unwritten(what: str, error: OSError) -> None:
 
 
 def save_program(history: History, path: Path) -> str | None:
-    """Write a program, likewise."""
+    """Write a program's file; report an error without failing."""
     return save_text("".join(f"{line}\n" for line in dump_history(history)), path)
 
 
@@ -92,7 +92,7 @@ def keep_run(
     folders: Sequence[Path] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Keep a document, with more records and the programs that it names, and say on standard error where.
+    """Store a document with further records and its programs, and report the file on standard error.
 
     Programs must lie in ``folders``; by default wherever their names say, for a command that has just written
     them. A store that cannot be written is complained of, as by `save_text`.

@@ -1,4 +1,4 @@
-"""The display of results: documents, tables, progress, and the words on a broken law."""
+"""The display of results: documents, tables, progress, and words about a broken law."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tell(
     as_json: bool,
     interruption: KeyboardInterrupt | None = None,
 ) -> int:
-    """Print a document as text or as JSON; return its exit status, or raise the interruption again."""
+    """Print a document as text or JSON; return its exit status, or raise the interruption again."""
     if as_json:
         say_document(document)
     else:
@@ -61,7 +61,7 @@ def tell(
 
 
 def show(text: str) -> None:
-    """Print a text that `draw` may have had a part in, as wide as the terminal."""
+    """Print a text, perhaps from `draw`, as wide as the terminal."""
     width = terminal_width()
     say(wrap(text, width), styled=width is not None)
 
@@ -70,14 +70,14 @@ def show(text: str) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the number of columns of the terminal that is written to; ``None`` without a terminal."""
+    """Return the number of columns of the output terminal; ``None`` without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def make_table(
     *columns: str, right: Sequence[str] = (), gap: int = 3, rows: Iterable[Sequence[str]] = ()
 ) -> Table:
-    """Return a table without lines; a column of ``right`` has its cells at its right end."""
+    """Return a table without lines, whose columns in ``right`` are aligned right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
@@ -89,14 +89,14 @@ def make_table(
 
 
 def make_legend(words: Mapping[str, str]) -> Table:
-    """Return a table that explains the words of another one."""
+    """Return a table that explains the words of another table."""
     table = make_table("", "", gap=2, rows=words.items())
     table.show_header = False
     return table
 
 
 def draw(*parts: Drawn, fits_terminal: bool = False) -> str:
-    """Return tables and texts as lines, the last one ended; a text may come with a style, such as bold.
+    """Return tables and texts as lines with final newlines; a text may have a style, such as bold.
 
     On a terminal that it is to fit, tables and texts are as wide as that, and bold is bold. Blanks at the end
     of a line are left out. What may be a stranger's, such as names, leaves its line or cell by no character.
@@ -140,7 +140,7 @@ def draw_document(
     verbose: bool = False,
     fits_terminal: bool = True,
 ) -> str:
-    """Return the report's view of a document, by default as wide as the terminal; notes stand at its end.
+    """Return the report's view of a document, by default as wide as the terminal, with notes at its end.
 
     ``cards`` stand for those of the same id, where more is known than the document says.
     """
@@ -154,7 +154,7 @@ def draw_document(
 def _arranged(
     parts: Sequence[blocks.Part], words: Mapping[str, str], notes: Sequence[str]
 ) -> Iterator[Drawn]:
-    """Yield the tables and texts of parts; what is bad, where tables come before it, and a sum come last."""
+    """Yield tables and texts in the order for a terminal, with bad news and summaries last."""
     is_captioned = sum(isinstance(it, blocks.Table) for it in parts) > 1
     groups: list[list[Drawn]] = [[]]
     bad: list[Drawn] = []
@@ -178,7 +178,7 @@ def _arranged(
 
 
 def _spaced(groups: Iterable[Sequence[Drawn]]) -> Iterator[Drawn]:
-    """Yield the members of groups, with an empty line between two groups."""
+    """Yield the members of groups, with an empty line between groups."""
     for place, group in enumerate(filter(None, groups)):
         yield from ([""] if place else [])
         yield from group
@@ -188,7 +188,7 @@ _LEAST_TEXT = 24  # columns of a sentence in a table that has no room
 
 
 def _cut_to(it: blocks.Table, width: int | None) -> list[Table]:
-    """Return a table as a terminal has it, cut between columns of numbers where there is no room for all."""
+    """Return a table in terminal form, divided between columns of numbers if it is too wide."""
     lead = next((at for at, column in enumerate(it.columns) if at and column.is_number), len(it.columns))
     if width is None or it.is_turned or lead == len(it.columns):
         return [table_of(it)]
@@ -208,7 +208,7 @@ def _cut_to(it: blocks.Table, width: int | None) -> list[Table]:
 
 
 def table_of(it: blocks.Table) -> Table:
-    """Return a table as a terminal has it."""
+    """Return a table in terminal form."""
     if it.is_turned:
         return _turned(it)
     from rich.text import Text
@@ -221,7 +221,7 @@ def table_of(it: blocks.Table) -> Table:
 
 
 def _turned(it: blocks.Table) -> Table:
-    """Return a table with its rows side by side, a heading above each group of its columns."""
+    """Return a table transposed, with a heading above each group of its columns."""
     table = make_table(it.columns[0].name)
     for row in it.rows:
         table.add_column(row[0].text, justify="right", header_style="", overflow="fold")
@@ -240,7 +240,7 @@ def _escape_cells(table: Table) -> None:
 
 
 def narrow(table: Table, width: int) -> None:
-    """Narrow the widest columns of a table until it fits, as far as no word is broken."""
+    """Narrow the widest columns of a table until it fits, without breaking words."""
     texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
     widths = [max(map(len, column)) for column in texts]
     least = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
@@ -258,12 +258,12 @@ _LABEL = re.compile(r" *\S.{0,30}?  +(?=\S)")
 
 
 def is_copied(line: str) -> bool:
-    """Tell if a line is of a program, or has a command: people copy it, so only the terminal breaks it."""
+    """Tell whether a line is to be copied, as programs and commands are, so that it is not wrapped."""
     return _COPIED.match(line) is not None
 
 
 def wrap(text: str, width: int | None) -> str:
-    """Break the lines of a text between words; further lines begin below the first word behind the label."""
+    """Wrap the lines of a text between words; continuation lines are indented behind the label."""
     if width is None:
         return text
     lines: list[str] = []
@@ -288,11 +288,11 @@ def wrap(text: str, width: int | None) -> str:
 # -- progress ----------------------------------------------------------------------------------------------
 
 BETWEEN_DRAWS, BETWEEN_LINES = 0.1, 10.0
-"""Seconds between two drawings of a bar, and between two lines where there is no terminal."""
+"""Seconds between two updates of a progress bar, and between two lines without a terminal."""
 
 
 def shows_progress(mode: str) -> bool:
-    """Tell whether there is a standard error on which ``--progress`` is to be seen."""
+    """Tell whether there is a standard error on which ``--progress`` can be shown."""
     # There is no standard error at all where it was closed, and rich would draw on the other one.
     return mode != "off" and sys.stderr is not None
 
@@ -306,7 +306,7 @@ def progress_bar(
     *,
     clock: Callable[[], float] = monotonic,
 ) -> Iterator[Callable[[int], None] | None]:
-    """Show the progress of a run, without a thread, which would take processor time from the timed code.
+    """Show the progress of a run without a thread, which would disturb the timed code.
 
     ``total`` is how many of the unit there are, ``None`` where nobody knows.
     What it yields takes the number done, and is called every second, too, where that does not change: the
@@ -359,7 +359,7 @@ def progress_bar(
 
 
 def paced(tell: Callable[[_T], None], seconds: float, clock: Callable[[], float]) -> Callable[[_T], None]:
-    """Return a function that passes a word on only if ``seconds`` have gone by since the last one."""
+    """Return a function that passes on a word only if ``seconds`` have passed since the last."""
     last = clock()
 
     def pass_on(word: _T) -> None:
@@ -375,7 +375,7 @@ def paced(tell: Callable[[_T], None], seconds: float, clock: Callable[[], float]
 
 
 def card_lines(card: blocks.Card) -> list[Drawn]:
-    """Return the lines of a card, the program at its end."""
+    """Return the lines of a card, with the program last."""
     lines: list[Drawn] = [escaped(card.title), *fact_lines(card.facts)]
     if not card.program:
         return lines
@@ -383,12 +383,12 @@ def card_lines(card: blocks.Card) -> list[Drawn]:
 
 
 def fact_lines(facts: Sequence[Fact]) -> list[str]:
-    """Return a line for each fact, its name where it is another one than above."""
+    """Return a line for each fact, without a name equal to the one above."""
     names = [fact.name for fact in facts]
     shown = [name if not place or names[place - 1] != name else "" for place, name in enumerate(names)]
     return [f"    {name:11}{escaped(it.value)}" for name, it in zip(shown, facts, strict=True)]
 
 
 def program_lines(program: str) -> list[str]:
-    """Return the lines of a program, set in."""
+    """Return the lines of a program, indented."""
     return [f"        {line}".rstrip() for line in program.splitlines()]

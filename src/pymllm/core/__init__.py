@@ -1,4 +1,4 @@
-"""The core of an inference engine: what holds requests and their memory between forward passes."""
+"""The part of an inference engine that holds requests and their memory between forward passes."""
 
 from __future__ import annotations
 

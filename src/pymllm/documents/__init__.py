@@ -1,4 +1,4 @@
-"""Results of commands, as records: ``--json`` prints them, a store keeps them, report and ``diff`` read them.
+"""The results of commands as records, which ``--json`` prints, stores keep, and reports read.
 
 A result is declared here and nowhere else: who has one live (`VerifyReport`, `SoakReport`, ...) makes its
 record with ``document``, and a schema is made from the record. The name in ``schema`` tells which record a

@@ -26,7 +26,7 @@ class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class CampaignRow(Row, frozen=True):
-    """A campaign: what to type to play it again, which part this is, and what a merge found missing.
+    """A campaign: the command to repeat it, the part that this run played, and gaps found by a merge.
 
     ``missing`` has the first hundred stretches of runs, each with its first and last number.
     """
@@ -45,7 +45,7 @@ class CampaignRow(Row, frozen=True):
 
 
 class FailureRow(Row, frozen=True, kw_only=True):
-    """A broken law, or a problem where its ``law`` is null: the first run that met it, and how many did."""
+    """A broken law (or a problem if ``law`` is null), the first run that showed it, and how many did."""
 
     runs: int
     source: str = ""
@@ -59,7 +59,7 @@ class FailureRow(Row, frozen=True, kw_only=True):
 
 
 class SoakedLimit(Row, frozen=True, kw_only=True):
-    """Steps of an operation not done, beside the steps done (X9); the shortest run with a step not done."""
+    """Steps of an operation that were not done and that were (X9), with the shortest run lacking one."""
 
     operation: str
     reason: str
@@ -72,7 +72,7 @@ class SoakedLimit(Row, frozen=True, kw_only=True):
 
 
 class SoakedAdapter(Row, frozen=True, kw_only=True):
-    """The results of an adapter; shares are parts of the processor's time."""
+    """The results of an adapter in a campaign; shares are fractions of processor time."""
 
     name: str
     kind: str
@@ -94,7 +94,7 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
 
 
 class DriftRow(Row, frozen=True, kw_only=True):
-    """The change of memory: units per million operations, null where there are too few samples."""
+    """The growth of a memory measure: units per million operations, null if there are too few samples."""
 
     measure: str
     unit: str
@@ -108,7 +108,7 @@ class DriftRow(Row, frozen=True, kw_only=True):
 
 
 class FindingRow(Row, frozen=True, kw_only=True):
-    """A law, a program that breaks the law, the number of runs that did, and when merges saw them.
+    """A finding: a law, a program that breaks it, the number of runs that did, and the dates of merges.
 
     ``operations`` and ``program`` are null where nobody has made a program small, and ``runs`` is 0 where an
     earlier merge saw it and this one did not. Versions are those of the runs.

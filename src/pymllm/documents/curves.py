@@ -9,7 +9,7 @@ from pymllm.instrument.documents import Document, Row
 
 
 class ModelRow(Row, frozen=True, kw_only=True):
-    """A model as far as the bytes of a token's keys and values depend on it, and where the numbers are from.
+    """A model, as far as the size of a token's keys and values depends on it, and the source of the numbers.
 
     ``counted_layers`` of its ``layers`` keep something of every token. ``latent_dim`` numbers are kept of a
     token instead of heads; it is null where heads are kept.
@@ -34,7 +34,7 @@ class SampleRow(Row, frozen=True):
 
 
 class CurveRow(Row, frozen=True, kw_only=True):
-    """The counts of a serial replay at one capacity; null if not asked for, or unknown from a sample.
+    """The counts of a serial replay at one capacity; null if not requested, or unknown from a sample.
 
     ``gpus`` have room for it, where their memory was given; ``kv_bytes`` are then on all of them together.
 
@@ -63,7 +63,7 @@ class CurveRow(Row, frozen=True, kw_only=True):
 
 
 class CurveGroup(Row, frozen=True):
-    """The requests of one group, and the counts of these requests."""
+    """A group of requests with their counts."""
 
     name: str
     rows: tuple[CurveRow, ...]
@@ -79,14 +79,14 @@ class PolicyPoint(Row, frozen=True):
 
 
 class CurveOfPolicy(Row, frozen=True):
-    """The replays with one eviction policy."""
+    """The replays of one eviction policy."""
 
     eviction_policy: str
     points: tuple[PolicyPoint, ...]
 
 
 class CheckpointPoint(Row, frozen=True):
-    """The counts of a hybrid model at one capacity, in tokens; ``peak_states`` were kept at the same time.
+    """The counts of a hybrid model at one capacity, in tokens; ``peak_states`` is the most kept at once.
 
     ``lost_share`` is the part that is lost of the hit rate of full attention with the same capacity and the
     page size of the document; null where that rate is 0.
@@ -101,7 +101,7 @@ class CheckpointPoint(Row, frozen=True):
 
 
 class CurveOfCheckpoints(Row, frozen=True):
-    """The hits of a hybrid model whose states lie at multiples of ``tokens``; ``keeping`` says at which."""
+    """The hits of a hybrid model that keeps states at multiples of ``tokens``, chosen by ``keeping``."""
 
     keeping: Literal["every", "last", "branch"]
     tokens: int

@@ -12,19 +12,18 @@ from pymllm.instrument.documents import Document, Row
 from pymllm.oracle.verdicts import Verdict
 
 SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
-"""Who can catch a fault: random programs judged by their outcomes; the same by an engine that drives; walks
-from inside while either plays; and failures of every single call of a program."""
+"""Searchers for faults: random programs; an engine; audits during either; and failures of single calls."""
 
 VERIFICATION = "verification"
-"""Who caught a fault where `pymllm faults verify` did, beside `SEARCHERS`."""
+"""The searcher of `pymllm faults verify`, beside `SEARCHERS`."""
 CAMPAIGN = "campaign"
-"""The same of `pymllm faults soak`."""
+"""The searcher of `pymllm faults soak`, beside `SEARCHERS`."""
 PROBE = "probe"
-"""The same of `pymllm faults probe`, whose operations are requests."""
+"""The searcher of `pymllm faults probe`, whose operations are requests."""
 
 
 class Detection(Row, frozen=True):
-    """The detection of a fault from one seed; the program's length is null if it was not made smaller.
+    """The detection of a fault from one seed; the program's length is null if it was not shrunk.
 
     ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by
     in all. Where one program was made smaller, it is the one that was shortest to begin with.
@@ -42,7 +41,7 @@ class Detection(Row, frozen=True):
 
 
 class BugRow(Row, frozen=True):
-    """The engine that had a fault as a bug, and where the bug is written down; links are absolute."""
+    """The engine that had a fault as a real bug, with absolute links to reports of it."""
 
     id: str
     engine: str
@@ -54,7 +53,7 @@ class BugRow(Row, frozen=True):
 
 
 class FaultRow(Row, frozen=True):
-    """The results of a fault; medians are null if it was never caught, and ``bug`` if it belongs to no bug.
+    """The results of a fault; medians are null if it was never caught, and ``bug`` if it is no real bug.
 
     ``missed`` counts the operations that were played from the seeds from which it was not caught.
     """
@@ -91,7 +90,7 @@ class FaultsDocument(Document, frozen=True, kw_only=True, tag="pymllm.faults"):
 
 
 class VectorRow(Row, frozen=True):
-    """The result of a vector: ``passed``, ``failed``, ``other way`` or ``skipped``, at which step, and why.
+    """The result of a vector (``passed``, ``failed``, ``other way`` or ``skipped``), with step and reason.
 
     ``known`` is the reason that a file of known deviations gives for it.
     """
@@ -128,7 +127,7 @@ class VectorsDocument(Document, frozen=True, kw_only=True, tag="pymllm.vectors-r
 
 
 class ShownRow(Row, frozen=True):
-    """A planted fault, and the playable vectors that show it; no vectors if the fault stays unseen."""
+    """A planted fault, with the playable vectors that show it, if any."""
 
     id: str
     title: str

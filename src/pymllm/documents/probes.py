@@ -1,4 +1,4 @@
-"""The result of ``probe``."""
+"""The result of ``probe``, as a document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class ProbedLaw(Row, frozen=True):
-    """The verdict on one law of servers, how often it was tested, and why it was not."""
+    """The verdict on one law of servers, with its number of tests or the reason for none."""
 
     id: str
     sentence: str
@@ -19,7 +19,7 @@ class ProbedLaw(Row, frozen=True):
 
 
 class ProbeTolerance(Row, frozen=True):
-    """Differences of log-probabilities that count, and the spreads behind them.
+    """The differences of log-probabilities that count, with the measured spreads behind them.
 
     They are those of requests alone, in company, and served from the cache. A spread is null where nothing
     was measured, because the tolerance was given.
@@ -34,7 +34,7 @@ class ProbeTolerance(Row, frozen=True):
 
 
 class ProbeDifference(Row, frozen=True):
-    """The largest difference of one answer from the same request cold and alone.
+    """The largest difference of an answer from the same request made cold and alone.
 
     ``kind`` is "warm" if some of the prompt was served from the cache, or nobody tells; "computed" if nothing
     was; "cold" if the answer was asked cold, too. ``token`` is its place in the answer, counted from 1, and

@@ -13,7 +13,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class OperationRow(Row, frozen=True):
-    """The times of an operation, in microseconds; refusals are kept apart."""
+    """The times of an operation in microseconds, with refusals apart."""
 
     operation: str
     is_refused: bool
@@ -26,7 +26,7 @@ class OperationRow(Row, frozen=True):
 
 
 class JudgedViolation(Row, frozen=True):
-    """A broken law: what was looked at, what it demands, what there was, at which step."""
+    """A broken law: the value checked, its expected and observed content, and the step."""
 
     law: str
     message: str
@@ -62,12 +62,12 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     limits: tuple[LimitRow, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Leave out times if they were not asked for."""
+        """Return the document without times, unless they were requested."""
         return {key: value for key, value in super().plain().items() if (key, value) != ("times", None)}
 
 
 class ProgramSize(Row, frozen=True):
-    """The size of a program: operations, tokens of keys and prompts, and what is configured."""
+    """The size of a program: its operations, the tokens of keys and prompts, and sizes configured."""
 
     operations: int
     tokens: int
@@ -102,7 +102,7 @@ class ShrinkDocument(Document, frozen=True, kw_only=True, tag="pymllm.shrink"):
 
 
 class ReleaseRow(Row, frozen=True):
-    """The result of one release: its verdict, the law that the verdict is about, and the reason.
+    """The result of one release: its verdict, the law it is about, and the reason.
 
     Where the verdict is unknown, ``because`` says why, and the search passed the release over.
     """
@@ -115,7 +115,7 @@ class ReleaseRow(Row, frozen=True):
 
 
 class ReleaseChange(Row, frozen=True):
-    """A verdict that changed from one release to another, such as from ``violated R6`` to ``holds``.
+    """A change of the verdict between two releases, such as from ``violated R6`` to ``holds``.
 
     The releases ``between`` were passed over: any of them may be the first with the new verdict.
     """
@@ -154,7 +154,7 @@ class BisectDocument(Document, frozen=True, kw_only=True, tag="pymllm.bisect"):
 
 
 class Exchange(Row, frozen=True, omit_defaults=True):
-    """One message and its answer; ``line`` is the line that the program wrote, counted from 1.
+    """A message and its reply; ``line`` is the number, from 1, of the line that the program wrote.
 
     ``said`` and ``answered`` say what kind of message each was, and of an answer that is none how it begins;
     ``problem`` and ``advice`` what is wrong with it, and what to do.
@@ -168,7 +168,7 @@ class Exchange(Row, frozen=True, omit_defaults=True):
 
 
 class Introduced(Row, frozen=True):
-    """The introduction of a program: its name, kind and capabilities, as the program gave them."""
+    """The introduction of a program: the name, kind and capabilities that it sent."""
 
     protocol: int
     name: str
@@ -182,7 +182,7 @@ class Introduced(Row, frozen=True):
 
 
 class ProgramRow(Row, frozen=True):
-    """One conversation; ``program`` is null without a hello, ``conversation`` the file with its last lines.
+    """A conversation; ``program`` is null without an introduction, ``conversation`` a file of last lines.
 
     An exchange that is wrong in several ways stands there several times.
     """

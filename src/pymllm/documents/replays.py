@@ -14,14 +14,14 @@ _BLOCKS = "blocks"
 
 
 def column_of(cache: str, policy: str | None) -> str:
-    """Return the name of a cache beside others: with its policy, if a policy was chosen."""
+    """Return the heading for a cache, with its eviction policy if one was chosen."""
     if policy is None:
         return cache
     return f"{cache} {policy.replace('_', '-') if cache == _BLOCKS else policy}"
 
 
 class WorkloadRow(Row, frozen=True, kw_only=True):
-    """The replayed workload: one of our own workloads by its name, or a trace."""
+    """The replayed workload: a named one of this package, or a trace."""
 
     name: str
     kind: Literal["named", "trace"]
@@ -31,7 +31,7 @@ class WorkloadRow(Row, frozen=True, kw_only=True):
 
 
 class AskedRow(Row, frozen=True, kw_only=True, omit_defaults=True):
-    """Sizes as they were asked for, before they were rounded; lists where there are several."""
+    """Sizes as requested, before rounding; lists if there are several."""
 
     capacity: int | None
     swa_capacity: int | None
@@ -40,14 +40,14 @@ class AskedRow(Row, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CacheTime(Row, frozen=True):
-    """Microseconds of a request in one kind of cache operation, over its whole life."""
+    """Microseconds that a request spent in one kind of cache operation."""
 
     median_us: float
     p99_us: float
 
 
 class ReplayConfig(Row, frozen=True, kw_only=True):
-    """The settings of a replayed cache, as used: capacities are rounded to whole pages.
+    """The settings of a replayed cache as used, with capacities in whole pages.
 
     As of `pymllm.workloads.engine_config.EngineConfig`, and of `pymllm.replay.serial.SerialConfig` where
     there was no engine: what only one of them has is not there with the other.
@@ -76,7 +76,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
     @property
     def column(self) -> str:
-        """Return the name of the cache beside others: with its policy, if a policy was chosen."""
+        """The heading for the cache, with its eviction policy if one was chosen."""
         is_own = (self.cache, self.eviction_policy) == (
             "blocks",
             "lru",
@@ -85,7 +85,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
 
 class RecordedRow(Row, frozen=True, kw_only=True):
-    """Requests by how the recorded server's cached tokens compare with a replay's hits.
+    """Counts of requests by comparison of the recorded server's cached tokens with the replay's hits.
 
     As of `pymllm.workloads.recorded_hits.RecordedHits`.
     """
@@ -100,7 +100,7 @@ class RecordedRow(Row, frozen=True, kw_only=True):
 
 
 class ReplayRun(Row, frozen=True, kw_only=True):
-    """One cache over a workload; fields that only an engine or a serial replay has are absent otherwise.
+    """A run of one cache over a workload; fields of the other mode (engine or serial) are absent.
 
     As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.replay.serial.SerialReport`. Null is
     what the cache has not.
@@ -150,7 +150,7 @@ class ReplayRun(Row, frozen=True, kw_only=True):
     recorded: RecordedRow | None = None
 
     def is_whole(self, requests: int) -> bool:
-        """Tell whether all of so many requests came, and ended."""
+        """Tell whether so many requests arrived and ended."""
         ended = self.requests
         if self.finished is not None:
             ended = self.finished + (self.rejected or 0) + (self.aborted or 0)
@@ -178,7 +178,7 @@ class ReplayViolation(Row, frozen=True):
 
 
 class CeilingRow(Row, frozen=True, kw_only=True):
-    """The highest hit rates at one size; the best choice that knows the future is null for an engine.
+    """The highest possible hit rates at one size; Belady's is null for an engine.
 
     ``prompt_tokens`` are those of the requests that are replayed with this size.
     """
@@ -203,7 +203,7 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
     ceilings: tuple[CeilingRow, ...] = ()
 
     def judged(self) -> ReplayDocument:
-        """Leave out runs that contradict themselves, and tell the first of them as a violation (law E6)."""
+        """Return the document without contradictory runs, the first of which is a violation (law E6)."""
         found = [(run, self._find_contradiction(run)) for run in self.runs]
         broken = next(((run, wrong) for run, wrong in found if wrong is not None), None)
         if broken is None:
@@ -226,7 +226,7 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
         return find_contradiction(msgspec.structs.asdict(run), None if self.asked.page_sizes else requests)
 
     def plain(self) -> dict[str, Any]:
-        """Leave out of the runs the fields that an engine, or a serial replay, does not have at all."""
+        """Return the document without those fields of its runs that the mode (engine or serial) lacks."""
         plain = super().plain()
         absent = _OF_ENGINE if self.mode == "serial" else _OF_SERIAL
         for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):

@@ -1,4 +1,4 @@
-"""The documents of ``goals`` and ``diff``; and for every record its name, its reading, and its schema."""
+"""The documents of ``goals`` and ``diff``, and a table of all documents with reading and schemas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class WorthReaching(Row, frozen=True, kw_only=True):
-    """A coverage goal: what is at stake, the capabilities it needs, and what a configuration must be like."""
+    """A coverage goal: the laws it is about, the capabilities it needs, and its configurations."""
 
     name: str
     kind: Kind
@@ -43,7 +43,7 @@ class GoalsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situations"
 
 
 class LawChange(Row, frozen=True):
-    """A law of one implementation with another verdict than before."""
+    """A law of an implementation whose verdict has changed."""
 
     subject: str
     law: str
@@ -53,7 +53,7 @@ class LawChange(Row, frozen=True):
 
 
 class FindingChange(Row, frozen=True):
-    """A broken law, or a problem where that is null, that one run alone has; new is that of the later one."""
+    """A broken law (or a problem if ``law`` is null) in only one run; it is new if in the later run."""
 
     subject: str
     law: str | None
@@ -62,7 +62,7 @@ class FindingChange(Row, frozen=True):
 
 
 class FigureChange(Row, frozen=True):
-    """A figure with another value; where its spreads overlap, or nothing tells of noise, it is not judged.
+    """A figure with a changed value, not judged if the spreads overlap or its noise is unknown.
 
     ``test`` says why: the spreads (quartiles, or an interval of confidence) are apart or overlap, there are
     no samples, or the machine or the code that measured is another.
@@ -77,7 +77,7 @@ class FigureChange(Row, frozen=True):
 
 
 FAIL_ON = ("law", "finding", "figure", "any")
-"""What ``pymllm diff --fail-on`` may name."""
+"""The kinds of changes that ``pymllm diff --fail-on`` may name."""
 
 
 class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
@@ -121,7 +121,7 @@ AnyDocument = (
     | WatchDocument
 )
 DOCUMENTS: dict[str, type[Document]] = {str(it.__struct_config__.tag): it for it in get_args(AnyDocument)}
-"""The record of each schema."""
+"""The record of each document, by its schema's name."""
 
 _OMITTING = {
     it.__name__
@@ -131,7 +131,7 @@ _D = TypeVar("_D", bound=Document)
 
 
 def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
-    """Read a document from plain data; a `ValueError` names a field that is missing or of another type."""
+    """Read a document from plain data; raise `ValueError` for a missing or mistyped field."""
     try:
         return msgspec.convert(plain, record)
     except msgspec.ValidationError as error:
@@ -139,7 +139,7 @@ def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
 
 
 def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
-    """Describe the written form of a document as a JSON schema (draft 2020-12)."""
+    """Return the JSON schema (draft 2020-12) of a document as written."""
     (found,), parts = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:

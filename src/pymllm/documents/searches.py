@@ -17,7 +17,7 @@ Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 
 
 class LimitRow(Row, frozen=True):
-    """The steps of an operation not done for a reason, beside the steps done (X9).
+    """The number of steps of an operation that were not done, the reason, and the number done (X9).
 
     ``program`` is the shortest beginning of a program that was seen, which ends with such a step; null where
     the program is the file that was judged. ``step`` is its number; ``done`` is null where nobody counted.
@@ -33,7 +33,7 @@ class LimitRow(Row, frozen=True):
 
 
 class LawRow(Row, frozen=True):
-    """The results of a law: tests that it passed, walks from inside, and tests that broke it.
+    """The results of a law: the tests passed, the audits, and the tests that broke it.
 
     ``limits`` are operations that it tests and of which steps were not done. ``unfinished`` says that a
     search which could test it ended at a violation of another law.
@@ -56,7 +56,7 @@ class _Judged(Protocol):
 
 
 def merge_laws(adapters: Iterable[_Judged]) -> tuple[LawRow, ...]:
-    """Return what is known of each law that some adapter's table has, over all of them."""
+    """Return the results of each law in any adapter's table, merged over all adapters."""
     from pymllm.oracle.laws import LAWS  # not at the top: the records do without
 
     rows: dict[str, list[LawRow]] = {}
@@ -80,7 +80,7 @@ def _merged(same: list[LawRow]) -> LawRow:
 
 
 class InvariantRow(Row, frozen=True):
-    """The verdict on an invariant, with its name and the laws that make it up."""
+    """The verdict on an invariant, with its name and its laws."""
 
     name: str
     laws: tuple[str, ...]
@@ -106,7 +106,7 @@ class MachineRow(Row, frozen=True, kw_only=True):
 
 
 class CoverageRow(Row, frozen=True):
-    """How often a machine met a coverage goal, and the adapters with which it should have and never did."""
+    """How often a machine reached a coverage goal, and the adapters on which it should have but did not."""
 
     name: str
     machine: str
@@ -115,7 +115,7 @@ class CoverageRow(Row, frozen=True):
 
 
 class ViolationRow(Row, frozen=True):
-    """A broken law and a program for it; it is the smallest as far as a search to its end can tell.
+    """A broken law with a program that breaks it, the smallest that a completed search found.
 
     ``played_again`` says whether the acts in its file show what its operations alone do not; ``mistakes`` are
     this package's own, made while a smaller program was looked for. ``doubt`` says which mistake of the
@@ -141,7 +141,7 @@ class ViolationRow(Row, frozen=True):
 
 
 class DeviationRow(Row, frozen=True):
-    """The status of a known deviation: whether it shows, in how many programs, of which adapters.
+    """The status of a known deviation, with the programs and adapters that show it.
 
     ``status`` is ``shows``, ``gone``, ``not searched`` or ``other version``.
     """
@@ -157,7 +157,7 @@ class DeviationRow(Row, frozen=True):
 
 
 class ProblemRow(Row, frozen=True):
-    """A problem that left something unknown, and the program that was running.
+    """A problem that left results unknown, with the program that was running.
 
     Of a program in another process also how the conversation ended, and the file with its last lines.
     """
@@ -182,7 +182,7 @@ class AdapterRow(Row, frozen=True):
 
 
 class SearchedRelease(Row, frozen=True):
-    """The release of a package that was examined, as the caller named it."""
+    """The release of a package under test, as the caller named it."""
 
     package: str
     version: str
@@ -221,7 +221,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
     kept: int = 0
 
     def without_doubts(self) -> VerifyDocument:
-        """Leave out which mistakes of an adapter would look like a broken law, as where nobody wrote one."""
+        """Return the document without doubts about the adapter, for objects without a written adapter."""
         adapters = tuple(
             replace(it, violations=tuple(replace(one, doubt="") for one in it.violations))
             for it in self.adapters
@@ -230,7 +230,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True, tag="pymllm.verify"):
 
 
 class MatrixCell(Row, frozen=True):
-    """The results of a law on one implementation; absent if the law is about another kind.
+    """The results of a law on one implementation; absent if the law does not apply to its kind.
 
     ``unfinished`` is that of `LawRow`.
     """
@@ -244,7 +244,7 @@ class MatrixCell(Row, frozen=True):
 
 
 class MatrixRow(Row, frozen=True):
-    """One law, and a cell for each implementation that it is about."""
+    """A law with a cell for each implementation to which it applies."""
 
     id: str
     sentence: str

@@ -7,13 +7,13 @@ from typing import Literal
 from pymllm.instrument.documents import Document, Row
 
 KINDS = ("equal", "under way", "after evictions", "fewer", "more", "not predicted", "not told")
-"""How requests differ from what was predicted, in the order in which it is looked for."""
+"""The kinds of differences between requests and predictions, in the order of checking."""
 UNCOMPARED = ("not predicted", "not told")
-"""The kinds of which one of the two numbers is missing."""
+"""The kinds of requests for which one of the two numbers is missing."""
 
 
 class ServedKind(Row, frozen=True):
-    """Requests with the same kind of difference, and their tokens: of prompts, hit, and predicted."""
+    """Requests with the same kind of difference, with their tokens: in prompts, hit, and predicted."""
 
     kind: str
     requests: int
@@ -23,7 +23,7 @@ class ServedKind(Row, frozen=True):
 
 
 class TimesToFirst(Row, frozen=True):
-    """Seconds from sending to the first token, of requests with a share of hits of at most so much."""
+    """The seconds from sending to the first token, for requests whose share of hits is in one range."""
 
     share_at_most: float
     requests: int
@@ -33,7 +33,7 @@ class TimesToFirst(Row, frozen=True):
 
 
 class ServedDifference(Row, frozen=True):
-    """A request of which the server hit another number of tokens than was predicted."""
+    """A request of which the server hit another number of tokens than predicted."""
 
     request: int
     kind: str

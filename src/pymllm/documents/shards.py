@@ -6,7 +6,7 @@ from pymllm.instrument.documents import Document, Row
 
 
 class BrokenLaw(Row, frozen=True):
-    """A law that a task saw broken, and the name of the implementation that broke the law."""
+    """A law broken in a task, with the name of the implementation that broke it."""
 
     name: str
     law: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SpreadRow(Row, frozen=True):
-    """The spread of some whole numbers."""
+    """The spread of some integers."""
 
     mean: float
     median: int
@@ -27,7 +27,7 @@ class SpreadRow(Row, frozen=True):
 
 
 class DepthRow(Row, frozen=True):
-    """Prompt tokens from one depth up to another, and how many of them earlier prompts shared."""
+    """The prompt tokens in a range of depths, and how many of them earlier prompts shared."""
 
     from_tokens: int
     to_tokens: int
@@ -36,14 +36,14 @@ class DepthRow(Row, frozen=True):
 
 
 class ReuseRow(Row, frozen=True):
-    """Shared tokens whose reuse distance, in tokens, or interval, in seconds, is at most so much."""
+    """The shared tokens whose reuse distance in tokens, or interval in seconds, is within a bound."""
 
     at_most: float
     tokens: int
 
 
 class WorkingSetRow(Row, frozen=True):
-    """Different tokens that requests used in windows of one width; windows without a request do not count."""
+    """The number of different tokens used in windows of one width, without empty windows."""
 
     window_seconds: float
     windows: int
@@ -52,7 +52,7 @@ class WorkingSetRow(Row, frozen=True):
 
 
 class PointRow(Row, frozen=True):
-    """A window of time: its requests, its working set, and the footprint of the trace up to its end."""
+    """A time window: its requests, its working set, and the trace's footprint up to its end."""
 
     seconds: float
     requests: int
@@ -61,7 +61,7 @@ class PointRow(Row, frozen=True):
 
 
 class KindRow(Row, frozen=True):
-    """A class of requests."""
+    """The requests of one kind in a trace."""
 
     kind: str
     requests: int
@@ -71,7 +71,7 @@ class KindRow(Row, frozen=True):
 
 
 class TraceFacts(Row, frozen=True, kw_only=True):
-    """The statistics of a trace; Null is what the trace does not have."""
+    """The statistics of a trace, null where the trace lacks data."""
 
     block_tokens: int
     requests: int
@@ -100,7 +100,7 @@ class TraceFacts(Row, frozen=True, kw_only=True):
 
     @property
     def shared_rate(self) -> float:
-        """The part of the prompt tokens that is shared."""
+        """The fraction of prompt tokens that are shared."""
         return self.shared_tokens / self.prompt_tokens
 
 
@@ -113,7 +113,7 @@ class TraceInspectDocument(Document, frozen=True, kw_only=True, tag="pymllm.trac
 
 
 class ApartRow(Row, frozen=True):
-    """How far two distributions are apart: the largest difference of shares within a bound, and that."""
+    """The distance of two distributions: the largest difference of cumulative shares, and its bound."""
 
     what: str
     apart: float
@@ -183,7 +183,7 @@ def facts_of(found: TraceStatistics) -> TraceFacts:
 
 
 def differences_of(trace: TraceStatistics, synthetic: TraceStatistics) -> tuple[ApartRow, ...]:
-    """Tell how far a synthetic trace is from its original, by what the generator misses most."""
+    """Return how far a synthetic trace is from its original, in reuse and in lengths of sessions."""
     found = [
         _apart("reuse distance of shared tokens", trace.distances, synthetic.distances, lambda it: 2.0**it),
         _apart("reuse interval of shared tokens", trace.intervals, synthetic.intervals, lambda it: 2.0**it),
@@ -196,7 +196,7 @@ def differences_of(trace: TraceStatistics, synthetic: TraceStatistics) -> tuple[
 def _apart(
     what: str, one: Counter[int], other: Counter[int], bound: Callable[[int], float]
 ) -> ApartRow | None:
-    """Return the largest difference of the shares of both that are at most some value, and the value."""
+    """Return the largest difference of two cumulative distributions, and the value where it is."""
     if not one or not other:
         return None
     shares, within = [one.total(), other.total()], [0, 0]
@@ -226,7 +226,7 @@ def _reuse(counts: Counter[int]) -> tuple[ReuseRow, ...]:
 
 
 def _windows(found: TraceStatistics) -> list[Window]:
-    """Return the windows up to the first that has the whole trace."""
+    """Return the windows up to the first that contains the whole trace."""
     wide = next((place for place, it in enumerate(found.windows) if it.seconds > found.seconds), None)
     return found.windows if wide is None else found.windows[: wide + 1]
 

@@ -1,4 +1,4 @@
-"""The result of ``watch``."""
+"""The result of ``watch``, as a document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pymllm.oracle.verdicts import Verdict
 
 
 class WatchedLaw(Row, frozen=True):
-    """The verdict on one law of producers: how often it was tested, and how often it was broken."""
+    """The verdict on one law of producers, with the numbers of its tests and of its violations."""
 
     id: str
     sentence: str
@@ -17,7 +17,7 @@ class WatchedLaw(Row, frozen=True):
 
 
 class WatchFinding(Row, frozen=True):
-    """The first event that broke a law, and the messages that had told the block: ``told_in``."""
+    """The first event that broke a law, and the earlier messages about the block, ``told_in``."""
 
     law: str
     producer: str

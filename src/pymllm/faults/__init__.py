@@ -1,1 +1,1 @@
-"""Known faults, as one table, and one way to plant each in running code and to remove it again."""
+"""A table of known faults, with functions that plant each in running code and remove it."""

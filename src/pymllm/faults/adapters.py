@@ -1,4 +1,4 @@
-"""The faults that break one law after the other as adapters, ``faulty-...``: the sound one, with a fault.
+"""Adapters named ``faulty-...`` that each break one law: a correct adapter with a planted fault.
 
 The fault is in place while the adapter is built and while it carries out an operation, and at no other time,
 so a faulty and a sound adapter can stand in one process. Nothing looks inside them: whoever catches one has
@@ -22,7 +22,7 @@ from pymllm.history.outcomes import Outcome
 
 
 class Faulty(BaseAdapter):
-    """The base, before one of our adapters, of an adapter with a fault.
+    """The base class of an adapter with a fault, in front of one of this package's adapters.
 
     `BREAKS` is the law that catches it, `ALSO` those that may be seen first; `SOUND` is the registry name of
     the adapter that it is but for its `FAULT`, and `NEEDS_ENGINE` says that only a program of an engine shows
@@ -45,7 +45,7 @@ class Faulty(BaseAdapter):
             return super().apply(step, operation)
 
     def audit(self) -> Sequence[str]:
-        """Check nothing from inside: only the outcomes may tell."""
+        """Check nothing, so that only outcomes can show the fault."""
         return ()
 
     @classmethod
@@ -64,7 +64,7 @@ FAULTY: tuple[AdapterEntry, ...] = tuple(
     AdapterEntry(fault.id, f"{__name__}:{name}", fault.title, needs_torch=True)
     for name, fault in _FAULTS.items()
 )
-"""What the entry point of this package brings, in the order of the table."""
+"""The entries of this package's faulty adapters, in the order of the table."""
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def _make(name: str) -> type[Faulty]:
 
 
 def __getattr__(name: str) -> type[Faulty]:
-    """Make the class of a faulty adapter on demand, since that loads the adapted class."""
+    """Return the class of a faulty adapter, made on demand since that loads the adapted class."""
     if name not in _FAULTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _make(name)

@@ -32,11 +32,11 @@ from pymllm.search.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.work.time_limit import TookTooLong, deadline
 
 _ACTS = (40, 80, 160, 320)
-"""Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
+"""Lengths of programs, in turn: short ones for immediate faults, long ones for slow ones."""
 
 
 _MOST_CRASHES = 50
-"""Programs in a row that end in an error, after which a searcher gives up: seconds, and no minute."""
+"""The number of consecutive programs that end in an error after which a searcher gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Caught:
 
 
 class Searcher(ABC):
-    """One way to search for a fault: plays on machines, each program from a seed of its own."""
+    """A way to search for a fault: plays programs on machines, each from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         self.name = name  # one of `pymllm.documents.faults.SEARCHERS`
@@ -63,11 +63,11 @@ class Searcher(ABC):
 
     @property
     def operations(self) -> int:
-        """Operations carried out so far."""
+        """The number of operations carried out so far."""
         return sum(machine.steps_run for machine in self._machines)
 
     def go_on(self, operations: int) -> Caught | None:
-        """Play until a total number of operations was carried out, or a program breaks a law.
+        """Play until a total number of operations is reached or a program breaks a law.
 
         A program that ends with any other error than a violation says nothing; the next one is played, and
         one operation is counted at least, so that there is an end to it. After ``_MOST_CRASHES`` such
@@ -85,15 +85,15 @@ class Searcher(ABC):
 
     @property
     def gave_up(self) -> bool:
-        """Whether so many programs in a row ended in an error that more would show nothing."""
+        """Whether so many programs in a row ended in an error that the searcher gives up."""
         return self.crashes_in_a_row >= _MOST_CRASHES
 
     @abstractmethod
     def _play(self) -> Caught | None:
-        """Play the next program, and return its catch."""
+        """Play the next program, and return the violation found, if any."""
 
     def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
-        """Yield the number of each turn with each machine in turn, and a seed unique to the program.
+        """Yield the number of each turn, the machines in rotation, and a seed unique to the program.
 
         With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
         """
@@ -102,7 +102,7 @@ class Searcher(ABC):
                 yield number, machine, (self._seed << 32) + (number << 8) + place
 
     def _note_crash(self, error: Exception) -> None:
-        """Note an error that is no violation: whatever the fault has made of the code."""
+        """Record an error that is no violation, such as one that the fault causes in the code."""
         self.crash = self.crash or f"{type(error).__name__}: {error}"
         self.crashes += 1
 
@@ -146,7 +146,7 @@ class SweepSearcher(Searcher):
         return next(self._runs)
 
     def _sweep(self) -> Iterator[Caught | None]:
-        """Play one program with a failure after the other; yield each one's catch."""
+        """Play the programs with one failing call each, and yield the violation found by each."""
         for _, machine, seed in self._places():
             try:
                 for _ in sweep_runs(machine, (seed,), CORPUS_ACTS):
@@ -159,7 +159,7 @@ class SweepSearcher(Searcher):
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
-    """Make the searchers that can find a fault; life cycles need an engine to drive."""
+    """Return the searchers that can find a fault; those of life cycles need an engine."""
     places = [
         (name, dict(config), entry)
         for name in fault.adapters
@@ -193,7 +193,7 @@ def _machines_of(name: str, config: Config) -> tuple[MachineEntry, ...]:
 
 _FIRST_TURN = 2_000
 _LATER_TURNS = 4
-"""Each turn is so many times as long as the one before: only the stubborn get much."""
+"""The factor by which each turn is longer than the one before, so that only late faults take long."""
 _SHRUNK_ACTS = 12
 _SHRUNK_EXAMPLES = 200
 
@@ -212,7 +212,7 @@ class HuntPlan:
 
 @dataclass(frozen=True, slots=True)
 class HuntTask:
-    """One fault and the plan to hunt it by."""
+    """A fault with the plan of the hunt for it."""
 
     fault: Fault
     plan: HuntPlan
@@ -220,7 +220,7 @@ class HuntTask:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The record of a seed that caught nothing."""
+    """The record of a seed from which the fault was not caught."""
 
     message: str  # why, how much was played, and the first error that was no violation
     operations: int  # played by all searchers
@@ -238,18 +238,18 @@ class FaultResult:
 
     @property
     def is_caught(self) -> bool:
-        """Whether every seed caught the fault, each time by a law of the fault's list."""
+        """Whether the fault was caught from every seed, each time by a law in its list."""
         return not self.problems and not self.unlisted
 
     @property
     def unlisted(self) -> tuple[str, ...]:
-        """Laws that caught the fault and are not in its list."""
+        """The laws that caught the fault but are not in its list."""
         laws = (it.law for it in self.detections if not self.fault.may_be_caught_by(it.law))
         return tuple(dict.fromkeys(laws))
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws that caught the fault."""
+        """The laws that caught the fault."""
         return tuple(dict.fromkeys(it.law for it in self.detections))
 
     @property
@@ -259,17 +259,17 @@ class FaultResult:
 
     @property
     def operations(self) -> float:
-        """Median operations to detection; 0 where there was none."""
+        """The median number of operations to detection; 0 if the fault was not caught."""
         return median([it.operations for it in self.detections] or [0])
 
     @property
     def seconds_to_detection(self) -> float:
-        """Median seconds to detection; 0 where there was none."""
+        """The median seconds to detection; 0 if the fault was not caught."""
         return median([it.seconds for it in self.detections] or [0.0])
 
     @property
     def program(self) -> int | None:
-        """Operations of the smallest program of all; ``None`` where none was shrunk."""
+        """The number of operations of the smallest program; ``None`` if none was shrunk."""
         return min((it.program for it in self.detections if it.program is not None), default=None)
 
     def row(self) -> FaultRow:
@@ -325,7 +325,7 @@ def hunt(task: HuntTask) -> FaultResult:
 
 
 def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | Miss:
-    """Search for a fault from one seed, and return the detection, or the reason for none."""
+    """Search for a fault from one seed, and return the detection, or the reason why there is none."""
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
     try:
@@ -353,7 +353,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caug
 
 
 def _miss(why: str, searchers: Sequence[Searcher]) -> Miss:
-    """Describe why nothing was caught, first the errors of the played programs, which may be the reason."""
+    """Return words for why the fault was not caught, beginning with errors of the programs."""
     errors = [
         f"; {it.name} met {it.crash}"
         + (f", and {it.crashes - 1:,} more errors" if it.crashes > 1 else "")
@@ -395,14 +395,14 @@ def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searche
 
 
 def _name_of(searcher: Searcher, caught: Caught) -> str:
-    """Return the name of the searcher, or of the machine where the outcome alone shows the violation."""
+    """Return the name of the searcher, or of the machine if the outcome alone shows the violation."""
     if searcher.name != "invariants" or caught.is_inside:
         return searcher.name
     return "life-cycle machine" if issubclass(caught.machine, EngineMachine) else "machine"
 
 
 def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks: int) -> None:
-    """Shrink the shortest caught program, and write its length into its detection."""
+    """Shrink the shortest program that caught the fault, and store its length in its detection."""
     place = min(range(len(seen)), key=lambda number: len(seen[number][1].found.history))
     detection, caught = seen[place]
     smallest = _shrink(fault, caught, detection.seed, shrinks)
@@ -410,7 +410,7 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
-    """Shrink a caught program, and let Hypothesis search for a small one; return the smaller length."""
+    """Shrink a program, and have Hypothesis search for a smaller one; return the smaller length."""
     laws = None if fault.laws == ANY else fault.laws
     small = shrink(caught.found, seconds=None, plays=plays_after(shrinks), laws=laws)
     lengths = [len(small.history)]

@@ -1,4 +1,4 @@
-"""A fault: one way to be wrong, the change that makes it, and the laws that may catch it; and known bugs."""
+"""The classes of a planted fault and of a known bug of another project's engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pymllm.faults.plant import Change
 from pymllm.history.files import Config
 
 ANY = ("any",)
-"""For `Fault.laws`: whichever law catches it will do."""
+"""The value of `Fault.laws` for a fault that any law may catch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault; a required field left empty, or an unknown searcher, is a `ValueError`."""
+    """A fault; an empty required field or an unknown searcher raises `ValueError`."""
 
     id: str  # the bug's, as "B01", and of one planted more than once the system, "B79-requests"; or a name
     title: str  # what is wrong, in one line
@@ -30,11 +30,11 @@ class Fault:
 
     @property
     def entry(self) -> str:
-        """The id up to its first hyphen: of a planted bug, the id of the bug."""
+        """The id up to its first hyphen, which for a planted bug is the id of the bug."""
         return self.id.partition("-")[0]
 
     def may_be_caught_by(self, law: str) -> bool:
-        """Tell whether a law may catch the fault, by the fault's list."""
+        """Tell whether the fault's list includes a law."""
         return self.laws == ANY or law in self.laws
 
     def shows_in(self, configurations: Sequence[Config]) -> tuple[Config, ...]:
@@ -67,12 +67,12 @@ EVIDENCE = {
     "code": "the linked code was read; nobody has reported it",
     "summary": "known from a summary; the thread itself was not read",
 }
-"""What was read of a bug."""
+"""The kinds of evidence for a bug: what was read or run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One real bug of another project's engine."""
+    """A real bug of another project's engine."""
 
     id: str  # such as "B01"; it never changes its meaning
     title: str  # what is wrong, in one line that can be read alone

@@ -1,4 +1,4 @@
-"""The whole of ``pymllm faults hunt``: every fault put in place and looked for, several at a time.
+"""All steps of ``pymllm faults hunt``: planting every fault and searching for it, in parallel.
 
 What became of a fault is kept in a file as soon as it is known: a run that dies goes on where it was. Faults
 can also be looked for as ``pymllm verify`` and ``pymllm soak`` look: whether the usual search catches them.
@@ -39,7 +39,7 @@ class _Kept(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keep_results(path: Path) -> KeptResults[HuntTask, FaultResult]:
-    """Open a file that keeps the results of faults; a changed adapter or class is searched again."""
+    """Open a file that keeps the results of faults; those of changed adapters or classes are repeated."""
     return KeptResults(path, _WORK, versions())
 
 
@@ -50,7 +50,7 @@ def _key_of(task: HuntTask) -> str:
 
 
 def source_of(faults: Sequence[Fault], plan: HuntPlan) -> str:
-    """Return the sources on which the results of faults depend."""
+    """Return the sources that determine the results of faults."""
     return "\n".join(_key_of(HuntTask(fault, plan)) for fault in faults)
 
 
@@ -85,12 +85,12 @@ class FaultsReport:
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
-        """Faults not caught by a law of their list."""
+        """The faults that no law of their list caught."""
         return tuple(result for result in self.results if not result.is_caught)
 
     @property
     def exit_status(self) -> int:
-        """0 where every fault was caught by a law of its list, else 1."""
+        """The exit status: 0 if every fault was caught by a law of its list, else 1."""
         return 1 if self.missed else 0
 
     def document(self) -> FaultsDocument:
@@ -138,7 +138,7 @@ def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:
 
 
 def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:
-    """Plant a fault, verify its adapters in this process by a plan of verify, and remove the fault."""
+    """Plant a fault, verify its adapters in this process by a plan, and remove the fault."""
     return _hunt(task.fault, lambda start: _verified(plan, task.fault, start))
 
 
@@ -223,7 +223,7 @@ def _soaked(plan: SoakPlan, fault: Fault, start: float) -> Detection | Miss:
 
 
 def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
-    """Return a detection by a law of the fault's list, if any, or else the first detection."""
+    """Return the first detection by a law of the fault's list, or else the first detection."""
     return next((it for it in found if fault.may_be_caught_by(it.law)), found[0])
 
 

@@ -1,4 +1,4 @@
-"""Planting a fault in running code, and removing it again.
+"""Planting a fault in running code, and removing the fault again.
 
 A fault is one or more changes. An edit changes a function's text. The edited text is compiled, and the
 function object gets the new code for the time of a ``with`` block: whoever imported the function, bound it or
@@ -29,7 +29,7 @@ _PARAMETER = re.compile(r"(.+)\((\w+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one function's text; default values of its parameters stay unchanged.
+    """A change of a function's source text, which keeps the default values of its parameters.
 
     ``old`` is what its text says exactly once, several lines as they stand, with their indentation counted
     from the first; further lines of ``new`` are indented like the line that ``old`` begins in.
@@ -41,13 +41,13 @@ class Edit:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules with the source code that determines the effect of the change."""
+        """The modules whose source code determines the effect of the edit."""
         return (self.target.partition(":")[0],)
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A function or a class by its name, valid in every process."""
+    """A function or a class by its name, which is valid in every process."""
 
     place: str
 
@@ -65,7 +65,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A replacement for a constant, a class's attribute, a default value or a whole function.
+    """A replacement for a constant, a class attribute, a default value or a whole function.
 
     The target is ``"package.module:NAME"``, ``"package.module:Class.attribute"``, or, for a parameter's
     default value, ``"package.module:Class.function(name)"``; a dataclass's field is one of
@@ -85,7 +85,7 @@ class Replace:
     was: Any = ...
 
     def __post_init__(self) -> None:
-        """Store a function by its name."""
+        """Convert a function to its name."""
         if callable(self.by):
             path = getattr(self.by, "__qualname__", "<nothing>")
             if "<" in path:
@@ -97,26 +97,26 @@ class Replace:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules with the source code that determines the effect of the change."""
+        """The modules whose source code determines the effect of the replacement."""
         own = self.target.partition(":")[0]
         return (own, self.by.module) if isinstance(self.by, _Named) else (own,)
 
 
 Change = Edit | Replace
-"""What a fault is made of."""
+"""A part of a fault: an edit or a replacement."""
 
 
 class StaleEditError(Exception):
-    """An edit or a replacement no longer fits, since the code has changed: bring it up to date."""
+    """Raised when an edit or a replacement does not fit the changed code, and must be updated."""
 
 
 Put = tuple[Any, str, Any]
-"""Whose attribute is set, its name, and to what."""
+"""An object, the name of its attribute, and the value to set."""
 
 
 @contextlib.contextmanager
 def planted(edits: Sequence[Change]) -> Iterator[None]:
-    """Plant faults for the time of the block, several edits of one function one after the other.
+    """Plant faults during a ``with`` block, several edits of one function one after another.
 
     `StaleEditError` where a target is gone or is changed in two ways, what an edit looks for is not there
     exactly once, the new text does not compile, or what replaces something does not fit or is the same;
@@ -127,7 +127,7 @@ def planted(edits: Sequence[Change]) -> Iterator[None]:
 
 
 def prepare(edits: Sequence[Change]) -> tuple[Put, ...]:
-    """Return the values to set, each with its place, without setting any; raises as `planted`."""
+    """Return the values to set and their places, without setting any; raise errors as `planted`."""
     targets = dict.fromkeys(edit.target for edit in edits)
     return tuple(
         put for target in targets for put in _prepare(target, [it for it in edits if it.target == target])
@@ -136,7 +136,7 @@ def prepare(edits: Sequence[Change]) -> tuple[Put, ...]:
 
 @contextlib.contextmanager
 def in_place(puts: Sequence[Put]) -> Iterator[None]:
-    """Set the values of `prepare` for the time of the block."""
+    """Set the values of `prepare` during a ``with`` block."""
     before = [
         (owner, name, vars(owner)[name] if name in vars(owner) else getattr(owner, name, _NOTHING))
         for owner, name, _ in puts
@@ -190,12 +190,12 @@ def _prepare(target: str, changes: list[Change]) -> list[Put]:
 
 
 def _sound(target: str) -> str:
-    """Return the name, with a blank and so unique, by which a replacing text calls the original function."""
+    """Return the name, unique by a blank, by which a replacement text calls the original function."""
     return f"sound {target}"
 
 
 def _copy(function: FunctionType) -> FunctionType:
-    """Copy a function, so that the copy keeps its code when the original's is exchanged."""
+    """Return a copy of a function that keeps its code when the original's is replaced."""
     copy = FunctionType(
         function.__code__,
         function.__globals__,
@@ -215,7 +215,7 @@ def _resolved(target: str, by: object) -> Any:
 
 
 def _refuse_unfit(change: Replace, old: object, by: object) -> None:
-    """Refuse a replacement of another value than expected, or by an equal value, which is no fault."""
+    """Raise an error for a replacement of an unexpected value, or by an equal value."""
     if change.was is not ... and not _is_same(change.was, old):
         raise StaleEditError(f"{change.target} is {old!r}, not {change.was!r}")
     if _is_same(by, old):
@@ -223,7 +223,7 @@ def _refuse_unfit(change: Replace, old: object, by: object) -> None:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Tell whether two values are equal and of one type; 0 is not False here."""
+    """Tell whether two values are equal and of the same type, so that 0 and False differ."""
     if one is other or type(one) is not type(other):
         return one is other
     try:
@@ -244,7 +244,7 @@ def _refuse_other_parameters(target: str, old: FunctionType, new: Callable[..., 
 
 
 def _with_default(function: FunctionType, name: str, by: object, change: Replace) -> Put:
-    """Return the change that gives a parameter another default value; it must have one."""
+    """Return the change that sets another default value of a parameter, which must have one."""
     parameter = inspect.signature(function).parameters.get(name)
     if parameter is None or parameter.default is parameter.empty:
         raise StaleEditError(f"{change.target}: the function has no parameter {name} with a default value")
@@ -266,7 +266,7 @@ def _with_faults(target: str, edits: list[Edit]) -> tuple[FunctionType, CodeType
 
 
 def _find(target: str) -> FunctionType:
-    """Return the function of a target, unwrapped from its property or static method."""
+    """Return the function of a target, without a surrounding property or static method."""
     owner, name = _own(target)
     found = _unwrapped(vars(owner)[name])
     if not isinstance(found, FunctionType):
@@ -275,7 +275,7 @@ def _find(target: str) -> FunctionType:
 
 
 def _own(target: str) -> tuple[Any, str]:
-    """Return the object whose attribute is a target, and the attribute's name."""
+    """Return the object that has a target as its attribute, and the attribute's name."""
     module, _, path = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -305,7 +305,7 @@ def _edited(text: str, edit: Edit) -> str:
 
 
 def _places(text: str, first: str, *rest: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the places of some lines in a text: start, end, and the indentation of the line of the start."""
+    """Yield the places of some lines in a text, with the indentation of the first line."""
     for found in re.finditer(re.escape(first), text):
         line = text[text.rfind("\n", 0, found.start()) + 1 :]
         indent = line[: len(line) - len(line.lstrip(" "))]
@@ -315,7 +315,7 @@ def _places(text: str, first: str, *rest: str) -> Iterator[tuple[int, int, str]]
 
 
 def _defined(function: FunctionType, text: str, target: str) -> FunctionType:
-    """Compile a function from a text, with code that can replace another function's."""
+    """Return a function compiled from a text, whose code can replace another function's."""
     name = f"<fault in {target}>"
     try:
         (definition,) = ast.parse(text, name).body

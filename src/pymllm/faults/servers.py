@@ -1,4 +1,4 @@
-"""The hunt for faults of servers: each is put into the embedded server, which is then probed.
+"""The hunt for server faults: each is planted in the embedded server, which is then probed.
 
 What is found follows from the seed only as far as requests arrive in the same order: a burst, or a dropped
 stream, meets the server wherever it is.
@@ -30,7 +30,7 @@ _SHRINK_SECONDS = 60.0
 
 
 def hunt_by_probe(plan: ProbePlan, task: HuntTask) -> FaultResult:
-    """Put a fault into the embedded server, probe that from each seed of the task, and take the fault out.
+    """Plant a fault in the embedded server, probe it from each seed of the task, and remove the fault.
 
     A fault's adapters are architectures, and its settings are sizes of `ServerConfig` and what a probe needs
     to see the fault: ``requests`` and ``max_tokens``, in place of those of ``plan``, and ``events``.
@@ -57,7 +57,7 @@ def hunt_by_probe(plan: ProbePlan, task: HuntTask) -> FaultResult:
 
 
 def _probe_from(fault: Fault, plan: ProbePlan, hunt: HuntPlan) -> Detection | Miss:
-    """Probe one architecture after the other, until one breaks a law."""
+    """Probe one model architecture after another, until one breaks a law."""
     made, ends = 0, list[str]()
     for architecture in fault.adapters:
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""All known faults, read from the tables beside this file and from those of other projects.
+"""All known faults, read from the tables beside this file and from tables of other projects.
 
 A table is TOML, one for each subject; those called ``wrong_...`` break one law after the other. An entry has
 a title, the laws that may catch the fault, the adapters to examine, and its edits: a place, what its text
@@ -38,7 +38,7 @@ _LONGEST = 60  # of an id that is shown again
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One entry of a table; texts of several lines are folded, and code may be indented in any way."""
+    """An entry of a table; lines of a text are joined, and code may have any indentation."""
 
     title: str = ""
     engine: str = ""
@@ -81,7 +81,7 @@ def _folded(text: str) -> str:
 
 
 def _config(settings: Config) -> Config:
-    """Read settings, in which "none" stands for ``None``, since TOML has no word for it."""
+    """Return settings with "none" read as ``None``, for which TOML has no word."""
     return {name: None if value == "none" else value for name, value in settings.items()}
 
 
@@ -93,7 +93,7 @@ def _change(where: dict[str, str], place: str, *texts: str) -> Change:
 
 
 def _read(name: str) -> Iterator[tuple[str, _Entry, dict[str, str]]]:
-    """Yield the entries of a table by their ids, with the table's names for places."""
+    """Yield the entries of a table by id, with the table's names for places in the code."""
     tables = msgspec.toml.decode(files(__package__).joinpath(f"{name}.toml").read_bytes())
     where, defaults = tables.pop("where", {}), tables.pop("defaults", {})
     for id, entry in tables.items():
@@ -111,7 +111,7 @@ BUGS: dict[str, Bug] = {
 """Known bugs by id, in the order of their ids."""
 
 UNPLANTED: dict[str, str] = {id: _folded(it.unplanted) for id, it, _ in _ENTRIES if it.unplanted}
-"""Why some of them cannot be planted in our classes, by id."""
+"""The reasons why some bugs cannot be planted in this package's classes, by id."""
 
 _FAULTS = [
     entry.fault(id, entry.title or BUGS[id.partition("-")[0]].title, where)
@@ -122,14 +122,14 @@ _FAULTS = [
 PLANTED: tuple[Fault, ...] = tuple(
     sorted((it for it in _FAULTS if it.entry in BUGS), key=lambda it: (int(it.entry[1:]), it.id))
 )
-"""Known bugs, planted by editing our classes, in the order of their ids."""
+"""Known bugs planted by edits of this package's classes, in the order of their ids."""
 
 WRONG: tuple[Fault, ...] = tuple(fault for fault in _FAULTS if fault.entry not in BUGS)
-"""Ways to break one law after the other, which are adapters, too (`pymllm.faults.adapters`)."""
+"""Faults that each break one law, which are also adapters (`pymllm.faults.adapters`)."""
 
 
 def _of_server(id: str, entry: _Entry, where: dict[str, str]) -> Fault:
-    """Return a fault of the embedded server, by default with the edits of its bug."""
+    """Return a fault of the embedded server, with the edits of its bug by default."""
     bug = id.partition("-")[0]
     fault = entry.fault(id, entry.title or BUGS[bug].title, where)
     if fault.edits:
@@ -139,7 +139,7 @@ def _of_server(id: str, entry: _Entry, where: dict[str, str]) -> Fault:
 
 
 SERVERS: tuple[Fault, ...] = tuple(_of_server(*entry) for entry in _read(_OF_SERVERS))
-"""Faults of the embedded server, which `pymllm faults probe` looks for; no adapter shows them."""
+"""Faults of the embedded server, for which only `pymllm faults probe` searches."""
 
 
 def own_cabinet() -> tuple[Fault, ...]:
@@ -148,13 +148,13 @@ def own_cabinet() -> tuple[Fault, ...]:
 
 
 def bug_of(fault: Fault) -> Bug | None:
-    """Return the real bug behind a fault, or ``None``: a stranger's fault may have an id like ours."""
+    """Return the real bug behind a fault, or ``None``; other projects' ids may equal this package's."""
     bug = BUGS.get(fault.entry)
     return bug if bug is not None and bug.title == fault.title else None
 
 
 def load_cabinet(place: str) -> tuple[Fault, ...]:
-    """Return the faults of a table ``"module:TABLE"``; raise `UsageError` for a table that cannot be used."""
+    """Return the faults of a table ``"module:TABLE"``; raise `UsageError` if it cannot be used."""
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise UsageError(f"{place!r} names no table of faults; give module:TABLE")
@@ -194,7 +194,7 @@ def _check_names(place: str, fault: Fault) -> None:
 
 
 def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
-    """Join the faults of several cabinets; `UsageError` where two have the same id."""
+    """Return the faults of several tables; raise `UsageError` if two have the same id."""
     joined: dict[str, Fault] = {}
     for fault in (fault for cabinet in cabinets for fault in cabinet):
         if fault.id.lower() in joined:
@@ -204,7 +204,7 @@ def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
 
 
 def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Return some faults of a cabinet by their ids, in either case, each once; all if no id is given."""
+    """Return faults by id, in upper or lower case and each once; all if no id is given."""
     known = {fault.id.lower(): fault for fault in cabinet}
     for id in ids:
         if id.lower() not in known:

@@ -1,1 +1,1 @@
-"""The only language between the rooms: operations, outcomes, and histories of both, as plain data."""
+"""The common data of all packages: operations, outcomes, and histories of both."""

@@ -1,4 +1,4 @@
-"""The operations that an implementation must answer: the claims that each operation needs, in one table.
+"""The table of claims that each operation needs before an implementation must do it.
 
 The smoke test takes its needs from here, and so does law X9, by which every claimed operation is carried out.
 """
@@ -58,7 +58,7 @@ _NEEDS: dict[str, dict[str, str]] = {
     },
     "index": {"inspect": "inspect rebuild"},
 }
-"""By kind and claim: the operations that only who claims it is asked for."""
+"""The operations that need a claim, by kind and claim."""
 
 _OPTIONAL = {
     "slots": "clear move_swa",
@@ -67,14 +67,14 @@ _OPTIONAL = {
     "buffers": "move_kv",
     "prefix": f"{_HALVES} write_state read_states",
 }
-"""By kind: operations that the specification leaves to each implementation, which has them or never has."""
+"""Operations that the specification leaves to each implementation, by kind."""
 
 _FAILING = {
     "prefix": "free free_swa move_swa free_state callback reenter",
     "blocks": "callback reenter",
     "requests": "allocate_blocks no_blocks allocate_slots store_states restore_state forward",
 }
-"""By kind: calls that a `Fault` may let fail."""
+"""Calls that a `Fault` can make fail, by kind."""
 
 _RANGES = {
     "array": (0, 2**32),
@@ -91,12 +91,12 @@ def _need_of(kind: str, operation: type[Operation]) -> str:
 
 
 def is_optional(kind: str, operation: type[Operation]) -> bool:
-    """Tell whether an implementation may never carry an operation out, regardless of its claims."""
+    """Tell whether an implementation may leave out an operation, whatever it claims."""
     return name_of(operation) in _OPTIONAL.get(kind, "").split()
 
 
 def needs_of(kind: str, operation: Operation, claims: Collection[str]) -> tuple[str, ...]:
-    """Return the claims that an implementation needs to be asked for an operation in this form.
+    """Return the claims that an implementation needs for this form of an operation.
 
     Parameters
     ----------
@@ -137,14 +137,14 @@ def _needs_of_event(operation: Operation) -> Iterator[str]:
 
 
 def dimensions_of(extra_key: Namespace) -> Iterator[str]:
-    """Yield the claims of the dimensions in which a namespace has a value."""
+    """Yield the claims for the dimensions in which a namespace has a value."""
     for claim, value in zip(DIMENSIONS, values_of(extra_key), strict=False):
         if value is not None:
             yield claim
 
 
 def can_be_given(kind: str, operation: Operation) -> bool:
-    """Tell whether every implementation of a kind can be given an operation in this form.
+    """Tell whether every implementation of a kind can receive this form of an operation.
 
     It cannot be given what nobody may pass, no call to let fail that there is not, and no token that does not
     fit its container.
@@ -165,7 +165,7 @@ def _numbers_of(token: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def find_wrong_limit(kind: str, limits: object) -> str | None:
-    """Describe the error of declared limits: reasons in words, by the names of operations of a kind."""
+    """Return words for an error in declared limits, which must be reasons by operation name."""
     known = [name_of(operation) for operation in OPERATIONS_OF[kind]]
     if not isinstance(limits, Mapping):
         return f"are {cut(repr(limits))}; they must be a dict with a reason for each operation"

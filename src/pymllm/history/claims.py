@@ -1,4 +1,4 @@
-"""The claims of an implementation: one table of words, and the meaning of a header's words.
+"""The claims that adapters can make about implementations, and the claims that each implies.
 
 A claim brings laws, parts of laws, and operations that are asked only of an implementation with the claim. An
 implementation is not judged by what it does not claim.
@@ -11,12 +11,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 SPECIFICATION = "3.3"
-"""Version of the specification: the first number grows where what kept it may break it now, the second where
-it says more, or the same more clearly."""
+"""The version of the specification: a breaking change raises its first number, any other its second."""
 
 
 class Claim(NamedTuple):
-    """A capability: what who claims it does, the kinds it is of, and whether earlier headers imply it."""
+    """A claim: its meaning, its kinds of implementations, and whether earlier headers imply it."""
 
     text: str
     kinds: str = "prefix"
@@ -104,13 +103,13 @@ CLAIMS: dict[str, Claim] = {
     ),
     "engine": Claim("can be driven by the simulated engine; needs a pool", "prefix requests"),
 }
-"""Every claim, in the order in which pages tell of them."""
+"""Every claim, in the order in which pages list them."""
 
 CAPABILITIES: dict[str, str] = {name: claim.text for name, claim in CLAIMS.items()}
-"""What an adapter can claim; a law whose capability is missing is reported as not claimed."""
+"""The names of all claims; a law whose claims are missing is reported as not claimed."""
 
 REFUSALS = tuple(name for name in CLAIMS if name.startswith("refuses_"))
-"""What `refusals` says all of."""
+"""The claims that `refusals` includes."""
 
 ANY_REFUSAL = "|".join(REFUSALS)
 
@@ -120,7 +119,7 @@ _ORDERS = frozenset({"exact_lru", "exact_policy"})
 
 @lru_cache(maxsize=1024)
 def all_claims(capabilities: frozenset[str], specification: str = SPECIFICATION) -> frozenset[str]:
-    """Return capabilities with all that they say of themselves, in the words of a specification."""
+    """Return claims with all claims that they imply, in a version of the specification."""
     known = capabilities.union(REFUSALS) if "refusals" in capabilities else capabilities
     if specification:
         return known
@@ -129,6 +128,6 @@ def all_claims(capabilities: frozenset[str], specification: str = SPECIFICATION)
 
 
 def are_met(needs: Collection[str], capabilities: Collection[str]) -> bool:
-    """Tell whether each need is claimed; of a need like ``"one|other"`` any of them is enough."""
+    """Tell whether each need is claimed; for a need like ``"one|other"`` any of its claims will do."""
     known = all_claims(frozenset(capabilities))
     return all(not known.isdisjoint(need.split("|")) for need in needs)

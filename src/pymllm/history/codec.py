@@ -1,4 +1,4 @@
-"""Frozen records as plain data and as JSON, and back: msgspec reads, writes and checks what they declare.
+"""The conversion of frozen records to plain data and JSON and back, based on msgspec.
 
 Fields that have their default are left out. Where several kinds of record are possible, one key, the *tag*,
 names the kind: its class in snake case. A line is spelled as `json.dumps` spells it, byte for byte.
@@ -22,17 +22,17 @@ from pymllm.text_file import cut, has_long_number, read_json
 
 @functools.cache
 def snake_case(name: str) -> str:
-    """Spell a class's name as plain data has it: ``FreeSWA`` is ``"free_swa"``."""
+    """Return a class's name in the form of plain data: ``"free_swa"`` for ``FreeSWA``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.rpartition(".")[2]).lower()
 
 
 def name_of(kind: type) -> str:
-    """Name a record class in plain data."""
+    """Return the name of a record class in plain data."""
     return snake_case(kind.__name__)
 
 
 class _DataclassFields:
-    """The fields of a record, as `dataclasses.fields` and `dataclasses.replace` read them."""
+    """The fields of a record in the form that `dataclasses.fields` and `dataclasses.replace` read."""
 
     def __get__(self, record: object, kind: type[Record]) -> dict[str, dataclasses.Field[Any]]:
         return _dataclass_fields(kind)
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 # -- writing --
 def encode(record: Any) -> Any:
-    """Return a record, or the value of a field, as numbers, strings, lists and dicts of its own."""
+    """Return a record, or a field's value, as plain numbers, strings, lists and dicts."""
     return _with_lists(msgspec.to_builtins(lean(record)))
 
 
@@ -86,13 +86,13 @@ def write_json(record: Any) -> str:
 
 _ENCODER = msgspec.json.Encoder()
 _FLOAT = '"last_access": '
-"""The only field of the language that holds one."""
+"""The only field that holds a float."""
 _ODD_FLOAT = re.compile(f"{_FLOAT}(?:null|-?0\\.0000|-?[0-9.]+e)")
-"""Not a number, small or large: msgspec spells it in another way."""
+"""Floats that msgspec writes differently: NaN, very small and very large numbers."""
 
 
 def lean(value: Any) -> Any:
-    """Return a value as msgspec is to write it: it leaves out what *is* the default, not what equals it."""
+    """Return a value with equal defaults replaced by identical ones, since msgspec omits only these."""
     kind: Any = type(value)
     make_lean = _leaner_of(kind)
     if make_lean is not None:
@@ -105,7 +105,7 @@ Lean = Callable[[Any], Any]
 
 @functools.cache
 def _leaner_of(hint: Any) -> Lean | None:
-    """Return a function that makes values of a type lean; ``None`` if they cannot be otherwise."""
+    """Return a function that makes values of a type `lean`; ``None`` if the type needs no change."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return lean if any(map(_leaner_of, arguments)) else None
@@ -144,7 +144,7 @@ def _record_leaner(kind: type[msgspec.Struct]) -> Lean | None:
 
 
 def _field_leaner(hint: Any) -> Lean | None:
-    """Return a function that makes a field lean: the value has no tag where it can be of one kind only."""
+    """Return a function that makes a field's value `lean`, without a tag if the field has a single type."""
     make_lean = _leaner_of(hint)
     if _is_record(hint) and hint.__struct_config__.tag is not None:
         untagged: Any = types.new_class(hint.__name__, (hint,), {"tag": False})
@@ -153,12 +153,12 @@ def _field_leaner(hint: Any) -> Lean | None:
 
 
 def _is_one_of_a_kind(default: Any) -> bool:
-    """Tell whether equal values are identical: CPython has one ``()``, one ``""``, one of each small int."""
+    """Tell whether equal values are identical in CPython, as ``()``, ``""`` and small integers are."""
     return default is msgspec.NODEFAULT or type(default) in (type(None), bool, int) or default in ((), "")
 
 
 def fits(record: Record) -> bool:
-    """Tell whether a record holds its declared types, to the last field: a list is no tuple, ``True`` no int.
+    """Tell whether a record and all its fields have exactly their declared types.
 
     Nothing is checked where a record is built. Cost: a third of a look at each field in Python.
     """
@@ -170,7 +170,7 @@ def fits(record: Record) -> bool:
 
 # -- reading --
 def decode(kind: Any, plain: Any, where: str = "") -> Any:
-    """Return plain data, as `encode` makes it or as JSON reads it, as a value of a type.
+    """Convert plain data from `encode` or JSON to a value of a type.
 
     `ValueError` says where something is missing, too much or of another type, and what was expected.
     """
@@ -183,7 +183,7 @@ def decode(kind: Any, plain: Any, where: str = "") -> Any:
 def json_reader(
     kind: Any, where: str = "", parse: Callable[[Any], Any] = read_json
 ) -> Callable[[str | bytes], Any]:
-    """Return a function that reads a line of JSON, from any writer, as a value of a type.
+    """Return a function that reads a line of JSON from any writer as a value of a type.
 
     It raises as `decode`, and as ``parse``, which reads what msgspec refuses or may be too lenient with.
     """
@@ -200,7 +200,7 @@ def json_reader(
 
 
 def _is_doubtful(line: str | bytes, record: Any) -> bool:
-    """Tell whether msgspec may have let an error pass: a number beyond 128 bits, a field named twice.
+    """Tell whether msgspec may have missed an error: a number beyond 128 bits, or a repeated field.
 
     What was read is written again: a field that was named twice is then a colon less, as one with its default
     is. In strings there are as many colons as before, since no backslash spells one.
@@ -216,7 +216,7 @@ _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", 
 
 
 def _told(message: str, kind: Any, plain: Any, where: str) -> str:
-    """Describe an error of msgspec, with the wrong value, and with the kinds of the records on the way."""
+    """Return words for a msgspec error, with the wrong value and the kinds of the enclosing records."""
     message, path = _message_and_path(message, plain)
     hint, value = kind, plain
     for name, place in _STEPS.findall(path):
@@ -252,7 +252,7 @@ def _told(message: str, kind: Any, plain: Any, where: str) -> str:
 
 
 def _message_and_path(message: str, plain: Any) -> tuple[str, str]:
-    """Split an error of msgspec into message and path; an unknown field's name may look like a path."""
+    """Split a msgspec error into message and path, although field names may look like paths."""
     field = _FIELD.fullmatch(message)
     if field is not None and isinstance(plain, dict) and field[2] in plain:
         return message, ""
@@ -287,7 +287,7 @@ def _is_record(hint: Any) -> bool:
 
 
 def _record_of(hint: Any, value: Any) -> type[msgspec.Struct] | None:
-    """Return the kind of record that an object is, by its tag where there are several."""
+    """Return the record class of an object, by its tag if several are possible."""
     records = [option for option in _options(hint) if _is_record(option)]
     if not records or not isinstance(value, dict):
         return None

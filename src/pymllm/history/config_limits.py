@@ -1,4 +1,4 @@
-"""Bounds on the size that a configuration may describe, so that building from it cannot fill the memory.
+"""Bounds on the sizes in a configuration, so that an implementation cannot fill the memory.
 
 A configuration comes from a file or a program that anybody may have written, and everything is built from it:
 the judge's model, and the implementation itself. Small ones find more: what is searched are collisions.
@@ -20,10 +20,10 @@ _FEW: Final = 2**10
 _APART: Final = 2**26
 
 ELEMENTS_LIMIT: Final = 2**16
-"""Most numbers of what is read as a whole: a table of rows, all buffers, all states."""
+"""The greatest number of elements that are read as a whole: a table, buffers, or states."""
 
 INTEGER_LIMIT: Final = 2**63
-"""Below this is every integer, whatever it is for, and from its negative on."""
+"""The bound of every integer, from its negative up."""
 
 SIZE_LIMITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("pages", "swa_pages", "slots", "swa_slots", "capacity", "size"), _SLOTS),
@@ -35,7 +35,7 @@ SIZE_LIMITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("layers", "k_heads", "v_heads", "ssm_heads"), _FEW),
     "apart": _APART,
 }
-"""The largest value of each key that a size is read from, whatever the kind."""
+"""The greatest value of each key that is a size, for all kinds."""
 
 CONFIG_KEYS: Final[Mapping[str, str]] = {
     "slots": """
@@ -106,13 +106,13 @@ CONFIG_KEYS: Final[Mapping[str, str]] = {
 `own_hashes` | true or false | whether each worker has hashes of its own for equal sequences
 """,
 }
-"""By kind: keys, values and meanings, as the specification prints them."""
+"""Keys, values and meanings, by kind, as the specification prints them."""
 
 _WAY_OUT = "give it less: small sizes find the same faults"
 
 
 def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
-    """Refuse a configuration that describes something too large, with a `ProgramError` that names the limit.
+    """Raise `ProgramError` with the limit if a configuration describes anything too large.
 
     With one of `pymllm.history.operations.KINDS`, sizes that come of several keys are looked at, too.
     """
@@ -136,7 +136,7 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
 
 
 def read_number(config: Mapping[str, Any], key: str, least: int = 1) -> int:
-    """Return a number of a configuration; `ProgramError` where it is missing, no integer, or too small."""
+    """Return a number in a configuration; raise `ProgramError` if it is missing, no integer, or too small."""
     value = config.get(key)
     if type(value) is int and value >= least:
         return value
@@ -179,8 +179,7 @@ _TOTALS: Mapping[str, tuple[tuple[str, int, str], ...]] = {
         ("entries of its table", _SLOTS, "max_requests max_blocks"),
     ),
 }
-"""By kind: what several keys come to together, the limit, and the factors of it; a key that is missing, or no
-number, is 0."""
+"""Products of keys and their limits, by kind; a missing key or another type counts as 0."""
 
 
 def _total(sizes: Mapping[str, int], factors: str) -> int:
@@ -193,7 +192,7 @@ def _terms(factors: str) -> list[list[list[str]]]:
 
 
 def config_schema() -> dict[str, Any]:
-    """Describe a configuration as a JSON schema: the limits that a key has by itself."""
+    """Return the JSON schema of a configuration, with the limits of single keys."""
     types = [{"type": name} for name in ("integer", "string", "boolean", "null")]
     return {
         "type": "object",

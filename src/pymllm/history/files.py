@@ -1,4 +1,4 @@
-"""A program and its outcomes, as JSON lines: a header, then one line per step.
+"""The file of a history as JSON lines: a header, then one line per step.
 
 ::
 
@@ -33,10 +33,10 @@ from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_tex
 
 FORMAT = "pymllm-history"
 SCHEMA = 1
-"""Version of the format; a reader refuses any other."""
+"""The version of the format; a reader refuses any other."""
 
 Config = dict[str, int | str | bool | None]
-"""What an implementation was built with, such as ``{"page_size": 4, "window": None}``."""
+"""The configuration of an implementation: its settings by name, such as ``{"page_size": 4}``."""
 
 
 class PlayedAct(Record, frozen=True):
@@ -58,7 +58,7 @@ class PlayedActs(Record, frozen=True):
 
 
 END, GO_ON = "end", "go on"
-"""What becomes of a program that meets a deviation: it ends there, or what was seen counts as right."""
+"""What happens after a deviation in a program: it ends, or the deviation counts as right."""
 
 
 class Deviation(Record, frozen=True):
@@ -97,7 +97,7 @@ class Deviation(Record, frozen=True):
         return fnmatchcase(adapter, self.adapter) and self.config.items() <= config.items()
 
     def covers(self, operation: Operation | None, violation: InvariantViolation) -> bool:
-        """Tell whether a violation in an operation is this known deviation."""
+        """Tell whether this deviation explains a violation in an operation."""
         if violation.law != self.law or self.says not in str(violation):
             return False
         if not self.operation:
@@ -141,7 +141,7 @@ class Header(Record, frozen=True):
 
     @property
     def claims(self) -> frozenset[str]:
-        """The capabilities, with all that they say of themselves."""
+        """The capabilities with all claims that they imply."""
         return all_claims(frozenset(self.capabilities), self.specification)
 
 
@@ -181,17 +181,17 @@ def dump_step(step: Step) -> str:
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write a history to a file; a file that is there is replaced, once all of it is written."""
+    """Write a history to a file; an existing file is replaced once all is written."""
     write_text_file(path, "".join(f"{line}\n" for line in dump_history(history)))
 
 
 def load_history(path: Path) -> History:
-    """Read a history from a file; a `TraceError` says which line is wrong and why."""
+    """Read a history from a file; raise `TraceError` with the invalid line and the reason."""
     return _read_only(read_lines(path), str(path))
 
 
 def load_histories(path: Path) -> dict[str, History]:
-    """Read all histories of a file, by the names in their headers; errors are those of `load_history`."""
+    """Read all histories in a file, by the names in their headers; raise errors as `load_history`."""
     found: dict[str, History] = {}
     for history in _read_each(read_lines(path), str(path)):
         name = history.header.name
@@ -202,7 +202,7 @@ def load_histories(path: Path) -> dict[str, History]:
 
 
 def read_history(lines: Iterable[str], source: str) -> History:
-    """Read a history from lines of JSON; ``source`` names them in a `TraceError`."""
+    """Read a history from lines of JSON; ``source`` is their name in a `TraceError`."""
     return _read_only(enumerate(lines, 1), source)
 
 
@@ -237,7 +237,7 @@ def _read_each(lines: Iterable[NumberedLine], source: str) -> Iterator[History]:
 
 
 def _is_header(line: str) -> bool:
-    """Tell whether a line begins a history; that of a step has no field ``format``."""
+    """Tell whether a line begins a history, which the field ``format`` shows."""
     if FORMAT not in line:
         return False
     plain = read_json(line)
@@ -261,7 +261,7 @@ _read_step = json_reader(Step)
 
 
 def history_schema() -> dict[str, Any]:
-    """Describe one line of a history, header or step, as a JSON schema."""
+    """Return the JSON schema of a line of a history, header or step."""
     header = schema_of(Header)
     header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
     header["properties"]["kind"] = {"enum": list(KINDS)}

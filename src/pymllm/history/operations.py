@@ -1,4 +1,4 @@
-"""Operations on an implementation, the common language of the rooms.
+"""The operations on an implementation, as plain records.
 
 Operations are frozen records of plain data, numbered from 1 within a program. A choice of an implementation
 is named by its step, so that a program runs on any adapter: nodes by the `Match` or `Insert` that returned
@@ -14,15 +14,15 @@ from pymllm.history.codec import Record, snake_case
 
 
 class _Operation(Record, frozen=True, tag_field="op", tag=snake_case):
-    """The base of all operations, which the field ``op`` tells apart."""
+    """The base class of all operations, which are distinguished by the field ``op``."""
 
 
 # -- keys --
 Token = int | tuple[int, ...]
-"""One element of a key: a token id, or a tuple of them (bigrams)."""
+"""An element of a key: a token id, or a tuple of them (bigrams)."""
 
 KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
-"""The containers that a key may be handed over in; ``int32`` and ``int64`` are NumPy's."""
+"""The containers in which a key may be passed; ``int32`` and ``int64`` are NumPy arrays."""
 
 
 Namespace = str | int | None | tuple[str | int | None, ...]
@@ -34,7 +34,7 @@ up to the last that is not missing; where only the first has a value, that alone
 
 
 def values_of(extra_key: Namespace) -> tuple[str | int | None, ...]:
-    """Return the value of each dimension of a namespace; what is missing is None."""
+    """Return the value of each dimension of a namespace, None for a missing one."""
     given = extra_key if isinstance(extra_key, tuple) else (extra_key,)
     return (*given, *[None] * (len(DIMENSIONS) - len(given)))
 
@@ -201,7 +201,7 @@ class ReadLive(_Operation, frozen=True):
 
 # -- buffer operations --
 SHAPES = ("flat", "heads", "strided", "batch")
-"""The shapes that rows of keys and values may be written in."""
+"""The shapes in which rows of keys and values may be written."""
 
 
 class WriteKV(_Operation, frozen=True):
@@ -408,7 +408,7 @@ KV_PRIME = 2**31 - 1
 CONV_PRIME = 251
 """The largest prime whose residues bfloat16 holds exactly."""
 SSM_PRIME = 16_777_213
-"""The same for float32."""
+"""The largest prime whose residues float32 holds exactly."""
 
 
 class AddRequest(_Operation, frozen=True):
@@ -719,7 +719,7 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
 """The operations of each kind of implementation."""
 
 KINDS = tuple(OPERATIONS_OF)
-"""Slot allocators, rows, KV buffers, state pools, keys and hashes, prefix caches, blocks, requests,
-indexes of who has which blocks."""
+"""The kinds of implementations: slot allocators, rows, KV buffers, state pools, keys and hashes, prefix
+caches, blocks, requests, and block indexes."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))

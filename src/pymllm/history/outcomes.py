@@ -1,4 +1,4 @@
-"""Outcomes of operations: results, effects and sizes, as frozen records of plain data."""
+"""The outcomes of operations, with results, effects and sizes, as frozen plain records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymllm.history.operations import Namespace, Token
 
 
 class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
-    """Is told apart by ``is``."""
+    """The base class of all results, which are distinguished by the field ``is``."""
 
 
 # -- request outcomes --
@@ -108,7 +108,7 @@ class ContextView(_Result, frozen=True):
 
 
 INJECTED = "InjectedFault"
-"""The error of a call that a `Fault` let fail."""
+"""The error of a call that a `Fault` made fail."""
 
 SIZE_NAMES = frozenset(
     {
@@ -119,7 +119,7 @@ SIZE_NAMES = frozenset(
         *("paused_request_count", "decode_req_count", "prefill_req_count"),
     }
 )
-"""Every size and counter that a judge knows; another one would be judged by nobody."""
+"""Every size and counter that a judge knows; others cannot be judged."""
 
 
 # -- what the caller saw --

@@ -1,4 +1,4 @@
-"""JSON schemas (draft 2020-12) of records: their types, tags, and what docstrings say of their fields."""
+"""JSON schemas (draft 2020-12) made from records: types, tags, and the descriptions in docstrings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import inspect
 
 _NOTE = re.compile(r"^- ((?:``\w+``(?:, )?)+): (.*(?:\n  .*)*)", re.MULTILINE)
-"""A point of a list, of one field or of several."""
+"""An item of a docstring's list, about one field or several."""
 _NAMES: dict[type, str] = {
     inspect.IntType: "integer",
     inspect.StrType: "string",
@@ -21,7 +21,7 @@ _NAMES: dict[type, str] = {
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Describe the plain data of a type; records of several kinds are told apart by their tag."""
+    """Return the schema of a type's plain data; records of several kinds are distinguished by their tag."""
     info = inspect.type_info(kind)
     return _tagged_schema(info) if isinstance(info, inspect.StructType) else _schema_of(info)
 

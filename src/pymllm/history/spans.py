@@ -1,4 +1,4 @@
-"""The numbers that steps gave, named by spans: slots, rows, blocks and states by the step that gave them."""
+"""Spans, which name slots, rows, blocks and states by the steps that returned them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import Hash, Lock, Operation, Span, Unlock
 
 SPAN_LIMIT: Final = 1_000_000
-"""Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
+"""The greatest number of items that the spans of one list may stand for."""
 
 
 def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
+    """Return the numbers that spans name; raise `ProgramError` if a step returned too few."""
     found: list[int] = []
     for span in spans:
         if span.stop - span.start > SPAN_LIMIT - len(found):
@@ -32,33 +32,33 @@ def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> 
 
 
 class GivenNumbers:
-    """Remembers, for each step, the numbers that it gave, and for each number where it was given last."""
+    """The numbers that each step returned, and the last step that returned each number."""
 
     def __init__(self) -> None:
         self._by_step: dict[int, tuple[int, ...]] = {}
         self._last: dict[int, tuple[int, int]] = {}
 
     def record(self, step: int, numbers: tuple[int, ...]) -> None:
-        """Remember the numbers that a step gave, in order."""
+        """Record the numbers that a step returned, in order."""
         self._by_step[step] = numbers
         last = self._last
         for place, number in enumerate(numbers):
             last[number] = step, place
 
     def resolve(self, spans: Iterable[Span]) -> list[int]:
-        """Return the numbers that spans name; errors as of `resolve_spans`."""
+        """Return the numbers that spans name; raise errors as `resolve_spans`."""
         return resolve_spans(spans, self._by_step)
 
     def given_by(self, step: int) -> tuple[int, ...]:
-        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        """Return the numbers that a step returned, in order, even if later steps returned them again."""
         return self._by_step.get(step, ())
 
     def origin(self, number: int) -> int:
-        """Return the step that gave a number last, or 0 if none did."""
+        """Return the last step that returned a number, or 0 if none did."""
         return self._last.get(number, (0, number))[0]
 
     def given_with_first(self, numbers: Sequence[int]) -> list[int]:
-        """Return the first of some numbers, and the others that its step gave and no later one.
+        """Return the first of some numbers, and the others that its step and no later one returned.
 
         Of a page these are the slots that its allocation answered: those that a program can name.
         """
@@ -66,7 +66,7 @@ class GivenNumbers:
         return [number for number in numbers if self.origin(number) == step]
 
     def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
-        """Return numbers, in order, as spans of the steps that gave them last; others as plain numbers."""
+        """Return numbers, in order, as spans of the last steps that returned them, or as plain numbers."""
         runs: list[list[int]] = []
         for number in numbers:
             step, place = self._last.get(number, (0, number))
@@ -81,7 +81,7 @@ class GivenNumbers:
 
 
 def spans_of(operation: Operation) -> list[Span]:
-    """Return every span of an operation."""
+    """Return every span in an operation."""
     found: list[Span] = []
     for name in span_fields_of(type(operation)):
         value = getattr(operation, name)
@@ -90,7 +90,7 @@ def spans_of(operation: Operation) -> list[Span]:
 
 
 def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the steps that an operation names for their node, and the steps named for their hold."""
+    """Return two sequences for an operation: steps whose nodes it uses, and steps whose holds it releases."""
     if isinstance(operation, Lock | Hash):
         return (operation.of,), ()
     if isinstance(operation, Unlock):
@@ -100,7 +100,7 @@ def nodes_and_holds_of(operation: Operation) -> tuple[Sequence[int], Sequence[in
 
 
 def steps_of(operation: Operation) -> Iterator[int]:
-    """Yield every step that an operation names."""
+    """Yield every step to which an operation refers."""
     yield from (span.step for span in spans_of(operation))
     for steps in nodes_and_holds_of(operation):
         yield from steps
@@ -108,5 +108,5 @@ def steps_of(operation: Operation) -> Iterator[int]:
 
 @functools.cache
 def span_fields_of(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of an operation's class that hold spans."""
+    """Return the names of an operation class's fields that hold spans."""
     return tuple(field.name for field in msgspec.structs.fields(kind) if "Span" in str(field.type))

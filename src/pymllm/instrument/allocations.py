@@ -1,4 +1,4 @@
-"""Which allocations of torch stay: two snapshots of its allocator, and the stacks of what is new."""
+"""The torch allocations that remain after repeated work, with the stacks that made them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.torch_memory import AllocatorSource
 
 MORE_EPOCHS = 3
-"""How often work is done again to see what of it stays."""
+"""The number of further repetitions by which remaining allocations are found."""
 
 _MOST = 5  # allocations that are named
 _FRAMES = 4  # of a stack, the innermost that are not torch's own
@@ -19,7 +19,7 @@ _UNKNOWN = "by no Python code that is known"
 
 
 def name_allocations(work: Callable[[], object], source: AllocatorSource) -> str:
-    """Repeat work while stacks are recorded, and return the largest allocations that stayed, a line each.
+    """Repeat work with stacks recorded, and return the largest remaining allocations, a line each.
 
     Cost: recorded stacks make allocations slower, so this is for work that is known to leak.
     """
@@ -43,7 +43,7 @@ def name_allocations(work: Callable[[], object], source: AllocatorSource) -> str
 
 
 def _blocks(source: AllocatorSource) -> dict[tuple[int, int, str], Mapping[str, Any]]:
-    """Return the memory blocks in use at rest; a block freed and taken by other code counts as another."""
+    """Return the memory blocks in use at rest; a block that was freed and reused counts as new."""
     gc.collect()
     source.settle()
     return {
@@ -72,7 +72,7 @@ def _told(blocks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _stack(block: Mapping[str, Any]) -> str:
-    """Return where a block was allocated, from the inside out."""
+    """Return the stack of a block's allocation, innermost frame first."""
     frames = [it for it in block.get("frames", ()) if "/torch/" not in it["filename"].replace("\\", "/")]
     told = [f"{it['filename']}:{it['line']} in {it['name']}" for it in frames[:_FRAMES]]
     return f"by {', called from '.join(told)}" if told else _UNKNOWN

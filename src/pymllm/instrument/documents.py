@@ -1,4 +1,4 @@
-"""Documents: the records that ``--json`` prints and a store keeps, and the document of ``doctor``."""
+"""The base class of the documents that ``--json`` prints and a store keeps, and that of ``doctor``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TorchFacts(Row, frozen=True, kw_only=True):
 
 
 class Probe(Row, frozen=True, kw_only=True):
-    """A look by a separate process: it ``answered``, ``hung`` or ``died``, and the reason says where."""
+    """A check by a separate process, which ``answered``, ``hung`` or ``died``, with the place."""
 
     name: str
     seconds: float

@@ -1,4 +1,4 @@
-"""The GPU memory of a test, by NVML and torch's allocator; the verdict on a limit; the text of both."""
+"""The GPU memory of a test, from NVML and torch's allocator, with limits and text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes, given as a number or with a unit: ``"2 GiB"``, ``"512MiB"``, ``"1.5 GB"``."""
+    """Return a number of bytes, given as a number or as text with a unit: ``"2 GiB"``, ``"1.5 GB"``."""
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f"size must be a number of bytes or a text such as '2 GiB', got {size!r}")
     if isinstance(size, int):
@@ -47,7 +47,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 class LimitOutcome(enum.Enum):
-    """Whether a limit was kept, as far as that is known."""
+    """The result of comparing a test's memory with its limit."""
 
     KEPT = "kept"
     EXCEEDED = "exceeded"
@@ -56,7 +56,7 @@ class LimitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """Whether a test stayed within its limit.
+    """The comparison of a test's memory with its limit.
 
     ``found``: at least so many bytes on top of what was in use before. ``by``: who measured them.
     """
@@ -75,7 +75,7 @@ class LimitVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryRecord:
-    """The GPU memory of a test, as NVML and torch's allocator saw it."""
+    """The GPU memory of a test, as reported by NVML and by torch's allocator."""
 
     nvml: NvmlRecord  # the device
     torch: TorchMemoryRecord  # the allocator of this process
@@ -86,19 +86,19 @@ class GpuMemoryRecord:
 
     @property
     def tensors(self) -> Reading:
-        """Bytes of tensors at the peak, above those before; exact, and of this process alone."""
+        """The bytes of this process's tensors at the peak, beyond those before; exact."""
         if self.torch.allocated_peak.is_known and not self.torch.start.allocated.is_known:
             return self.torch.allocated_peak  # CUDA came into use within the test: nothing was there before
         return self.torch.allocated_peak.minus(self.torch.start.allocated)
 
     @property
     def device(self) -> Reading:
-        """Bytes in use on the whole device at the highest sample, above those before, by all processes."""
+        """The bytes in use on the whole device at the highest sample, beyond those before the test."""
         return self.nvml.used_peak.minus(self.nvml.used_start)
 
     @property
     def beside(self) -> Reading:
-        """Bytes that this process took beside torch's allocator; unknown unless it is alone on the device.
+        """The bytes of this process outside torch's allocator; unknown unless it is alone on the device.
 
         A lower bound, as both peaks may lie at different times: what the allocator reserved when the device
         was fullest is at most its own peak.
@@ -110,16 +110,16 @@ class GpuMemoryRecord:
 
     @property
     def is_touched(self) -> bool:
-        """Whether the test took memory of the device, or this process is listed on it."""
+        """Whether the test used memory of the device, or this process is listed on it."""
         return bool(self.tensors.value) or self.own_end.is_known
 
     @property
     def added(self) -> int:
-        """Bytes that the test took at its peak, as far as that is known."""
+        """The bytes that the test added at its peak, if known."""
         return self.tensors.value or self.device.value or 0
 
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
-        """Judge whether the memory used on top of that in use before stayed within a limit, in bytes.
+        """Compare the memory used beyond that before with a limit in bytes.
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
@@ -150,7 +150,7 @@ class GpuMemoryRecord:
         return LimitVerdict(limit, outcome, reading, by + where)
 
     def _alone(self, reading: Reading) -> Reading:
-        """Return a reading of the whole device, known only if no other process uses the device."""
+        """Return a reading of the whole device, which is known only if no other process uses it."""
         if not reading.is_known or self.others.value == 0:
             return reading
         others = (
@@ -162,7 +162,7 @@ class GpuMemoryRecord:
 
 
 class _Watch:
-    """A watch on one device and torch's allocator on it."""
+    """A watch on a device and on torch's allocator for it."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _Watch:
         self._before = self._after = _NOT_READ
 
     def enter(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._settle()  # or whichever test is the first to multiply pays for the workspace of cuBLAS
         self._before = self._use()
         self._after = _NOT_READ
@@ -202,12 +202,12 @@ class _Watch:
                 self._source.settle()
 
     def paused(self) -> AbstractContextManager[None]:
-        """Take no sample inside the block: for regions that are timed."""
+        """Take no samples in a ``with`` block, for regions that are timed."""
         return self._nvml.paused()
 
     @property
     def curve(self) -> MemoryCurve:
-        """Device memory over time, so far."""
+        """The memory of the device over time, so far."""
         return self._nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
@@ -225,7 +225,7 @@ class _Watch:
 
 
 class GpuMemory:
-    """A watch on one device, or on each that this process may use, while a test runs."""
+    """A watch on one device, or on each that this process may use, during a test."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class GpuMemory:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no sample inside the block: for regions that are timed."""
+        """Take no samples in a ``with`` block, for regions that are timed."""
         with ExitStack() as stack:
             for watch in self._watches:
                 stack.enter_context(watch.paused())
@@ -261,20 +261,20 @@ class GpuMemory:
 
     @property
     def curve(self) -> MemoryCurve:
-        """Memory over time, so far, of the device on which the test took most."""
+        """The memory over time of the device that the test used most, so far."""
         return self._watches[0].curve if len(self._watches) == 1 else self.summary().nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
-        """Return the record so far of the device on which the test took most, else of the current device."""
+        """Return the record so far of the device that the test used most, or else of the current one."""
         return max(self.touched(), key=lambda it: it.added)
 
     def touched(self) -> list[GpuMemoryRecord]:
-        """Return the record of each device that the test touched; if none, of the current device."""
+        """Return the record of each device that the test used, or else of the current one."""
         records = [watch.summary() for watch in self._watches]
         return [it for it in records if it.is_touched] or records[:1]
 
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
-        """Judge a limit, in bytes, on each device that the test touched; the worst verdict counts."""
+        """Compare memory with a limit in bytes on each device used; the worst verdict counts."""
         verdicts = [it.judge(limit, whole_device) for it in self.touched()]
         return max(verdicts, key=lambda it: (_WORSE.index(it.outcome), it.found.value or 0))
 
@@ -296,7 +296,7 @@ _POINTS = 240  # of a curve in a log
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Draw values in order of time as one line of bars, each the highest of its share: no peak is lost."""
+    """Return values in time order as a line of bars, each for the maximum of its interval."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -308,7 +308,7 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def curve_text(curve: MemoryCurve) -> str:
-    """Return a curve with its numbers, or say that there is none."""
+    """Return a curve as text with its numbers, or a note that there is none."""
     if not len(curve):
         return "no sample of the device's memory"
     peak = max(range(len(curve)), key=curve.used.__getitem__)
@@ -321,7 +321,7 @@ def curve_text(curve: MemoryCurve) -> str:
 
 
 def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) -> str:
-    """Describe a test's memory in a few lines."""
+    """Return a few lines of text about a test's memory."""
     lines = [] if verdict is None else [str(verdict)]
     if record.nvml.device is None:
         lines.append(f"device: not watched: {record.nvml.reason}")
@@ -349,7 +349,7 @@ def make_line(
     verdict: LimitVerdict | None,
     untouched: str | None = None,
 ) -> str:
-    """Return one line of JSON about a test, without the newline, for a log that dashboards are made of.
+    """Return a line of JSON about a test, for a log.
 
     The worker is pytest-xdist's, or ``"main"``; ``untouched`` says how it is known that a test which is
     marked for a GPU touched none. Of a long curve, evenly spread samples are kept, the last one
@@ -370,7 +370,7 @@ def make_line(
 
 
 def gpu_memory_schema() -> dict[str, Any]:
-    """Describe one line of the log as a JSON schema."""
+    """Return the JSON schema of a line of the log."""
     from pymllm.history.schema import schema_of  # a log is written without msgspec
 
     record = schema_of(GpuMemoryRecord)

@@ -1,4 +1,4 @@
-"""The look of ``pymllm doctor --smoke``: whether each GPU carries out a first program.
+"""The check of ``pymllm doctor --smoke`` that each GPU runs a first program.
 
 It is done by a process of its own, since a driver that hangs would take whoever waits for it along.
 """
@@ -15,13 +15,13 @@ from typing import Any, Final
 from pymllm.instrument.documents import SmokeFacts, SmokeStep
 
 COUNT: Final = 1 << 20
-"""Numbers that are computed with; 4 MiB."""
+"""The number of values in the program, which take 4 MiB."""
 _BLOCK: Final = 1024
 Compile = Callable[[Any, Any], None]
 
 
 def look_at_smoke() -> Iterator[SmokeFacts]:
-    """Try every device that torch sees, and yield the steps so far after each new step."""
+    """Try every device that torch shows, and yield the steps so far after each new one."""
     try:
         torch = importlib.import_module("torch")
         there = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
@@ -41,14 +41,14 @@ def look_at_smoke() -> Iterator[SmokeFacts]:
 
 
 def run_kernel(source: Any, target: Any) -> None:
-    """Compile a kernel of Triton and run it: it needs a C compiler, Python.h, and a driver that loads it."""
+    """Compile and run a Triton kernel, which needs a C compiler, Python.h, and a suitable driver."""
     from pymllm.instrument.smoke_kernel import add_one
 
     add_one[(COUNT // _BLOCK,)](source, target, _BLOCK)
 
 
 def try_device(torch: Any, device: Any, compiled: Compile) -> Iterator[SmokeStep]:
-    """Yield each step on a device, up to the first that fails; each is waited for."""
+    """Yield each step on a device, up to the first failure; each step is completed before the next."""
     tensors: dict[str, Any] = {}
     expected = torch.arange(1, COUNT + 1, dtype=torch.int32)
 
@@ -89,12 +89,12 @@ def try_device(torch: Any, device: Any, compiled: Compile) -> Iterator[SmokeStep
 
 
 def said(error: Exception) -> str:
-    """Return an error in one line."""
+    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def smoke_trouble(facts: SmokeFacts) -> Iterator[str]:
-    """Yield the failures of a smoke test, also that of a requested test with nothing to try."""
+    """Yield the failures of a smoke test, including one without any device to try."""
     if facts.reason is not None and not facts.reason.startswith(("it hung", "it died")):
         yield f"smoke: {facts.reason}"
     for step in facts.steps:

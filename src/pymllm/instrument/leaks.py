@@ -1,4 +1,4 @@
-"""Does memory leak, and in which layer? The verdict comes from readings between the epochs of a program."""
+"""The detection of memory leaks and their layer, from readings between equal epochs of a program."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the
 
 
 class Layer(enum.Enum):
-    """The layers in which memory can stay, from the inside out; no byte counts in two layers."""
+    """The layers that can hold leaked memory, from the inside out; each byte counts in one layer."""
 
     SLOTS = "slots"
     """Slots of a pool that are neither free nor owned."""
     LIVE = "live bytes"
-    """Bytes that tensors hold when all of them should be gone."""
+    """Bytes in tensors at a time when no tensor should exist."""
     CACHE = "allocator cache"
-    """Bytes that the allocator holds for no tensor and cannot give back."""
+    """Bytes that the allocator holds for no tensor and cannot release."""
     POOLS = "private pools"
     """Bytes that CUDA graphs and other private pools hold for no tensor."""
     DEVICE = "device"
-    """Bytes on the device that torch's allocator does not hold."""
+    """Bytes on the device outside torch's allocator."""
     PINNED = "pinned host memory"
-    """Bytes of the host that tensors hold, pinned, by torch's host allocator."""
+    """Bytes of pinned host memory that tensors hold in torch's host allocator."""
 
 
 class Outcome(enum.Enum):
-    """The verdict of the checkpoints on a layer: no leak, a leak, or unknown."""
+    """The verdict on a layer: no leak, a leak, or unknown."""
 
     NO_LEAK = "no leak"
     LEAK = "leak"
@@ -65,12 +65,12 @@ BOUNDS: Mapping[Layer, float] = {
     Layer.DEVICE: float(256 << 10),
     Layer.PINNED: 0.0,
 }
-"""Growth per epoch up to which a layer does not leak, in slots or bytes."""
+"""The growth per epoch, in slots or bytes, up to which a layer counts as not leaking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The readings taken while nothing ran, after ``at`` epochs."""
+    """Readings taken while nothing ran, after ``at`` epochs."""
 
     at: float
     slots: Reading
@@ -86,7 +86,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LayerVerdict:
-    """The verdict of checkpoints on one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
+    """The verdict on one layer: its growth per epoch, and whether that exceeds ``bound``."""
 
     layer: Layer
     outcome: Outcome
@@ -114,7 +114,7 @@ class LayerVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LeakVerdict:
-    """The verdict of the checkpoints on all layers, from the inside out."""
+    """The verdict on all layers, from the inside out."""
 
     layers: tuple[LayerVerdict, ...]
     checkpoints: int
@@ -135,7 +135,7 @@ class LeakVerdict:
 def judge_leaks(
     checkpoints: Sequence[Checkpoint], bounds: Mapping[Layer, float] = BOUNDS, confidence: float = CONFIDENCE
 ) -> LeakVerdict:
-    """Judge each layer by the checkpoints in order; the first quarter of them is the warming up.
+    """Judge each layer by checkpoints in order, of which the first quarter is the warm-up.
 
     A layer leaks when even the lower end of its slope's interval is above the bound, it grew at least half as
     fast in the later half, and its steps go up more than those of a level that wanders: what fills up and
@@ -169,7 +169,7 @@ def judge_leaks(
 def _judge_layer(
     layer: Layer, read: Sequence[tuple[float, Reading]], bound: float, confidence: float
 ) -> LayerVerdict:
-    """Judge one layer by its readings, unknown ones left out."""
+    """Judge one layer by its known readings."""
     unit = read[0][1].unit if read else BYTES
     points = [(at, float(it.value)) for at, it in read if it.value is not None]
 
@@ -199,7 +199,7 @@ def _judge_layer(
 
 
 def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
-    """Whether the level rises more steadily than one that goes up and down by chance."""
+    """Tell whether a level rises more steadily than chance would explain."""
     steps = [
         (later[1] - sooner[1]) / (later[0] - sooner[0])
         for sooner, later in pairwise(points)
@@ -215,7 +215,7 @@ def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
 
 
 def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
-    """Turn a leak into unknown where another process may own the memory."""
+    """Return unknown instead of a leak if another process may own the memory."""
     if verdict.outcome is not Outcome.LEAK or all(it.others.value == 0 for it in settled):
         return verdict
     why = next(
@@ -230,7 +230,7 @@ _NO_SLOTS = "no function counts the slots; pass slots=..."
 
 
 class LeakCheck:
-    """A leak check that takes a `checkpoint` after each of at least 10 equal epochs, and judges the layers.
+    """A leak check with a `checkpoint` after each of at least 10 equal epochs, which judges each layer.
 
     ``slots`` counts those neither free nor owned by anybody who may own them at rest: what a cache keeps on
     purpose must not count. ``device`` is as torch takes it, ``source`` and ``device_memory`` are asked in
@@ -278,7 +278,7 @@ class LeakCheck:
         return tuple(self._checkpoints)
 
     def checkpoint(self, at: float | None = None) -> Checkpoint:
-        """Collect garbage, and read the memory in use after ``at`` epochs, by default one more."""
+        """Collect garbage, and read the memory in use after ``at`` epochs, by default one more epoch."""
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
             at = 1.0 if last is None else last + 1
@@ -340,13 +340,13 @@ def _layer(name: Layer | str) -> Layer:
 
 
 def _beside(memory: Reading, reserved: Reading, is_counted: bool) -> Reading:
-    """Subtract the allocator's share: nothing if it is not in use; keep the reading if it counts nothing."""
+    """Subtract the allocator's share from a reading, if the allocator is in use and counts it."""
     return memory.minus(reserved) if is_counted else memory
 
 
 EPOCHS = 12
 FEWEST_EPOCHS = 10
-"""With fewer, no growth is certain: the first quarter is the warming up."""
+"""The least number of epochs, since the first quarter is the warm-up and few prove no growth."""
 
 
 def run_epochs(
@@ -359,7 +359,7 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Repeat work that leaves nothing, at least 10 times, and judge as `LeakCheck` does.
+    """Repeat work that should leave nothing at least 10 times, and judge as `LeakCheck` does.
 
     Without a ``device``, each is checked that this process may use: the layers are those of the current one,
     and after them those that leak of others.
@@ -404,11 +404,11 @@ def run_epochs(
 
 _OF_THE_PROCESS = (Layer.SLOTS, Layer.PINNED)
 OF_TORCH = (Layer.LIVE, Layer.CACHE, Layer.POOLS)
-"""Layers whose allocations torch can name."""
+"""The layers whose allocations torch can name."""
 
 
 def check_epochs(epochs: int) -> None:
-    """Refuse a number of epochs from which nothing can be judged: fewer than 10."""
+    """Raise an error for fewer than 10 epochs, which prove nothing."""
     __tracebackhide__ = True
     if isinstance(epochs, bool) or not isinstance(epochs, int):
         raise TypeError(f"epochs must be a whole number, got {epochs!r}; {EPOCHS} are usual")
@@ -417,7 +417,7 @@ def check_epochs(epochs: int) -> None:
 
 
 def why_unknown(verdict: LeakVerdict) -> str | None:
-    """Return why no layer can be judged, or ``None`` where some layer is."""
+    """Return the reason why no layer can be judged, or ``None`` if any can."""
     if any(it.outcome is not Outcome.UNKNOWN for it in verdict.layers):
         return None
     return "; ".join(dict.fromkeys(str(it.reason) for it in verdict.layers))

@@ -1,4 +1,4 @@
-"""The facts of this machine for bug reports; each missing or broken part becomes a reason.
+"""The facts about this machine for bug reports, with a reason for each missing or broken part.
 
 Torch and NVML are asked in processes of their own: a driver that hangs or crashes takes no more than those.
 """
@@ -45,7 +45,7 @@ _FIGURES = ("allocated", "reserved", "active", "inactive_split", "alloc_retries"
 
 
 DEADLINE = 120.0
-"""Seconds after which a look at torch or NVML hangs; a torch that no cache has yet takes many to load."""
+"""The seconds after which a check of torch or NVML counts as hung; loading torch may take many."""
 
 _NO_DEVICE = "torch.cuda.is_available() is False"
 # Of NVML's errors those that say what there is not, or may not be seen: not supported, no permission, not
@@ -54,7 +54,7 @@ _MISSING = {3, 4, 6, 9, 12, 13}
 
 
 class NvmlFacts(Row, frozen=True, kw_only=True):
-    """NVML and its answers: why NVML cannot be asked, and the faults of its GPUs."""
+    """The facts about NVML: its answers, the reason for having none, and faults of its GPUs."""
 
     version: str | None = None
     reason: str | None = None
@@ -71,7 +71,7 @@ def look_at_machine(
     min_free: int | None = None,
     smoke: bool = False,
 ) -> DoctorDocument:
-    """Look at torch and NVML within so many seconds; a look that hangs is abandoned, and the machine is sick.
+    """Check torch and NVML within so many seconds; a hanging check is abandoned and reported.
 
     It is sick, too, where a driver is in trouble, without a CUDA device under ``require_gpu``, and where a
     GPU has not ``min_free`` bytes free; with ``smoke``, where a first program on a GPU fails. Only GPUs that
@@ -139,7 +139,7 @@ _FRAME = re.compile(r"^  File .*, line \d+ in (\S+)$", re.MULTILINE)
 
 
 class _Look(Generic[Facts]):
-    """A look by a process that is abandoned after the deadline: the kernel may hold it for ever."""
+    """A check in a process that is abandoned after the deadline, since it may hang in the kernel."""
 
     def __init__(self, name: str, kind: type[Facts], until: float, deadline: float) -> None:
         self._name, self._until, self._deadline = name, until, deadline
@@ -153,7 +153,7 @@ class _Look(Generic[Facts]):
         )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process, for a limited time, and return whether it ended."""
+        """Wait a limited time for the end of the process, and return whether it ended."""
         if self._process.returncode is not None:
             return True
         try:
@@ -164,7 +164,7 @@ class _Look(Generic[Facts]):
         return True
 
     def end(self) -> tuple[Facts, Probe]:
-        """Return all facts found until the deadline, and how the process ended."""
+        """Return all facts found before the deadline, and how the process ended."""
         has_ended = self.wait(self._until - time.monotonic())
         seconds, status = round(time.monotonic() - self._began, 3), self._process.returncode
         lines = self._output.splitlines(keepends=True)
@@ -195,14 +195,14 @@ class _Look(Generic[Facts]):
 
 
 def _place(errors: str) -> str:
-    """Return the function that a process is in, by its last output before its deadline or death."""
+    """Return the function that a process was in, by its last output."""
     frames = _FRAME.findall(errors)
     where = next((name for name in frames if name.startswith("nvml")), *frames[:1] or [None])
     return "" if where is None else f", in {where}"
 
 
 def answer(name: str, says_where: float) -> None:
-    """Print the facts that a look finds, a line whenever more is known, in the process of a `_Look`."""
+    """Print the facts of a check from its own process, a line at each new fact."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(0.05, says_where - time.monotonic()))
     output = os.fdopen(os.dup(1), "wb")
@@ -222,7 +222,7 @@ def answer(name: str, says_where: float) -> None:
 
 
 def _trouble(facts: DoctorDocument) -> Iterator[str]:
-    """Yield the looks that failed and the complaints of CUDA; a missing device is no complaint."""
+    """Yield failed checks and complaints of CUDA; a missing device is no complaint."""
     failed = {it.name: f"{it.name} {it.outcome}: {it.reason}" for it in facts.probes if it.reason}
     yield from failed.values()
     torch = facts.torch
@@ -258,7 +258,7 @@ def _nvml_trouble(where: str, reason: Unreadable) -> Iterator[str]:
 
 
 def _gpu_trouble(library: NvmlLibrary, index: int) -> Iterator[str]:
-    """Yield the faults of a GPU that need a person, by NVML: a lost GPU, or failing memory."""
+    """Yield a GPU's faults that need a person, according to NVML: a lost GPU, or failing memory."""
     where = f"GPU {index}"
     try:
         gpu = library.call("nvmlDeviceGetHandleByIndex", index)
@@ -290,7 +290,7 @@ def _version_of(package: str) -> str | None:
 
 
 def look_at_torch() -> Iterator[TorchFacts]:
-    """Load torch and yield facts of torch itself, then the same with the devices that torch sees."""
+    """Load torch and yield facts about it, then also about the devices that it shows."""
     began = time.perf_counter()
     try:
         with collector_aside():
@@ -319,7 +319,7 @@ def look_at_torch() -> Iterator[TorchFacts]:
 
 
 def _cuda_devices(torch: Any) -> tuple[str | None, tuple[Device, ...]]:
-    """Return the CUDA devices that torch sees, or why torch sees none."""
+    """Return the CUDA devices that torch shows, or the reason why it shows none."""
     with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that does not fit
         warnings.simplefilter("always")
         try:
@@ -349,7 +349,7 @@ def _allocator_counters(memory: TorchMemory) -> Iterator[Counter]:
 
 
 def look_at_nvml() -> Iterator[NvmlFacts]:
-    """Yield NVML's version, then also each GPU in turn, or why NVML cannot be asked."""
+    """Yield NVML's version, then also each GPU in turn, or the reason why NVML is unavailable."""
     library = NvmlLibrary()
     try:
         library.open(None)  # in a process of its own, which tells its parent in which call it hangs
@@ -376,7 +376,7 @@ def look_at_nvml() -> Iterator[NvmlFacts]:
 
 
 def _parts(library: NvmlLibrary, index: int) -> list[str]:
-    """Return the UUIDs by which CUDA may show a GPU: its own, or those of its MIG instances."""
+    """Return the UUIDs under which CUDA may show a GPU: its own, or those of its MIG instances."""
     try:
         return part_uuids(library, library.call("nvmlDeviceGetHandleByIndex", index))
     except Unreadable:
@@ -384,7 +384,7 @@ def _parts(library: NvmlLibrary, index: int) -> list[str]:
 
 
 def _nvml_devices(library: NvmlLibrary, index: int) -> Iterator[Device]:
-    """Yield a GPU, and its MIG instances, which CUDA shows in its place."""
+    """Yield a GPU and its MIG instances, which CUDA shows instead of it."""
     try:
         gpu = library.call("nvmlDeviceGetHandleByIndex", index)
         uuid = str(library.call("nvmlDeviceGetUUID", gpu))

@@ -1,4 +1,4 @@
-"""Watches a device through NVML while something runs: the tracker, and a run of it in its thread."""
+"""The NVML tracker, which samples a device in a thread during a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_ENDED = "read when the run ends"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The library, the device and the gauges of a run that has a device to watch."""
+    """The library, the device and the counters of a run with a device to watch."""
 
     library: NvmlLibrary
     device: NvmlDevice
@@ -42,13 +42,13 @@ class Watched:
     health: HealthWatch
 
     def utilization(self) -> int:
-        """Return the per cent of recent time in which a kernel ran."""
+        """Return the percentage of recent time in which any kernel ran."""
         rates = self.library.call("nvmlDeviceGetUtilizationRates", self.device.handle)
         return int(rates.gpu)
 
 
 class NvmlRun:
-    """A watch on a device from `start` to `stop`, with a sample every so many seconds."""
+    """A watch on a device from `start` to `stop`, with a sample at a fixed interval."""
 
     def __init__(self, device: int | str, period: float) -> None:
         self._name = device
@@ -70,7 +70,7 @@ class NvmlRun:
         self._pausing = self._pauses = self._paused_ns = self._paused_at_ns = 0
 
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that watches: it has neither the thread nor the library."""
+        """Whether this process is a forked child of the watching one, without its thread and library."""
         return os.getpid() != self._pid
 
     # -- start and end ---------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class NvmlRun:
             self._thread.start()
 
     def _watch(self, library: NvmlLibrary) -> Watched:
-        """Open NVML, and take the first readings; NVML stays closed where there is no device."""
+        """Open NVML, and take the first readings; without a device NVML stays closed."""
         library.open(None)
         try:
             device = find_device(library, self._name)
@@ -106,7 +106,7 @@ class NvmlRun:
         return Watched(library, device, gauge, HealthWatch(library, device))
 
     def _ask_within(self, ask: Callable[[], None]) -> bool:
-        """Call a function that asks the driver, and return whether it answered; no lock is held meanwhile."""
+        """Call a function that calls the driver, without holding a lock; return whether it finished."""
         assert self._watched is not None
         try:
             self._watched.library.within(ask)
@@ -135,7 +135,7 @@ class NvmlRun:
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
 
     def _end(self, watched: Watched, is_quiet: bool) -> None:
-        """Take the last readings, but none that are slow while other work is being timed."""
+        """Take the last readings, except slow ones while other work is timed."""
         if is_quiet:
             self._process_end = process_memory(watched.library, watched.device).mine
         else:
@@ -146,7 +146,7 @@ class NvmlRun:
     # -- sampling --------------------------------------------------------------------------------------
 
     def _keep_sampling(self) -> None:
-        """Sample whenever a sample is due, unless paused; hold no lock while the driver is asked."""
+        """Sample whenever a sample is due, unless paused, without holding a lock during driver calls."""
         while self._wait_until_due():
             self._sample()
             with self._condition:
@@ -165,7 +165,7 @@ class NvmlRun:
             return False
 
     def _sample(self) -> None:
-        """Read all numbers of a sample, and then record them."""
+        """Take all readings of a sample, and then record them."""
         watched = self._watched
         assert watched is not None
         began = time.perf_counter_ns()
@@ -187,7 +187,7 @@ class NvmlRun:
 
     @staticmethod
     def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | Unreadable | None:
-        """Read one number of a sample, unless its channel is closed."""
+        """Take one reading of a sample, unless its channel is closed."""
         if not channel.is_open:
             return None
         try:
@@ -197,7 +197,7 @@ class NvmlRun:
             return reason
 
     def pause(self) -> None:
-        """Let no sample begin until `resume`, and wait for one under way, unless the driver hangs."""
+        """Prevent samples until `resume`, and wait for a current one unless the driver hangs."""
         if self.is_forked():
             return
         with self._condition:
@@ -208,7 +208,7 @@ class NvmlRun:
                 self._paused_at_ns = time.perf_counter_ns()
 
     def resume(self) -> None:
-        """Undo one `pause`; where that was the last, wait for a sample that is due."""
+        """Undo one `pause`; after the last one, wait for a sample that is due."""
         if self.is_forked():
             return
         with self._condition:
@@ -222,7 +222,7 @@ class NvmlRun:
                 self._wait_for(lambda: self._samples > taken)
 
     def _wait_for(self, happens: Callable[[], bool]) -> None:
-        """Wait until the sampler has done something; for a sampler stuck in the driver, only once."""
+        """Wait for an action of the sampler; if it hangs in the driver, only once."""
         if not self._is_stuck:
             self._is_stuck = not self._condition.wait_for(happens, nvml_library.PATIENCE)
 
@@ -267,7 +267,7 @@ class NvmlRun:
             )
 
     def _nothing(self, reason: str) -> NvmlRecord:
-        """Return the record of a run in which nothing could be watched."""
+        """Return the record of a run in which no device could be watched."""
         size, count, rate = (Reading.unknown(unit, reason) for unit in (BYTES, COUNT, PERCENT))
         sizes = ("total", "reserved", "used_start", "used_end", "used_peak", "process_start", "process_end")
         return NvmlRecord(
@@ -308,7 +308,7 @@ _BEGIN_ONLY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect
 
 
 class NvmlTracker:
-    """Samples a device ``hz`` times a second in a thread of its own: a context manager and a decorator.
+    """A context manager and decorator that samples a device ``hz`` times a second in a thread.
 
     What cannot be watched is ``unknown`` with its reason; CUDA is never initialised, and torch never loaded.
     Entered again while it runs, it watches until the outermost leaves; entered later, it starts a new record.
@@ -327,7 +327,7 @@ class NvmlTracker:
         self._begin_in_process()
 
     def _begin_in_process(self) -> None:
-        """Have nothing running, with a lock that nobody holds: at first, and in a forked child."""
+        """Set the state of a process without a running tracker: at first, and after a fork."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._depth = 0
@@ -354,7 +354,7 @@ class NvmlTracker:
                 run.stop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return a function that is watched when it is called; one that only begins then is a `TypeError`."""
+        """Return a function whose calls are watched; raise `TypeError` if its calls only start work."""
         if any(begins_only(function) for begins_only in _BEGIN_ONLY):
             raise TypeError(f"{function.__qualname__} only begins when called; enter the tracker inside it")
 
@@ -367,7 +367,7 @@ class NvmlTracker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no sample inside the block, and wait for one under way: for regions that are timed."""
+        """Take no samples in a ``with`` block, after waiting for a current one, for timed regions."""
         run = self._started()
         run.pause()
         try:
@@ -377,7 +377,7 @@ class NvmlTracker:
 
     @property
     def curve(self) -> MemoryCurve:
-        """Device memory over time, so far or of the last run."""
+        """The memory of the device over time, so far or in the last run."""
         return self.summary().curve
 
     def summary(self) -> NvmlRecord:

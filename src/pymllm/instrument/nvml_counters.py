@@ -1,4 +1,4 @@
-"""The readings of a device: bytes in use, their meaning on this machine, and events that spoil figures."""
+"""The readings of a device: bytes in use, their meaning, and events that make figures invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLACK = 1 << 20  # bytes by which parts may miss the whole: what a driver round
 
 
 class MemoryGauge:
-    """The gauge of memory in use on a device, with its meaning; `Unreadable` where no call works.
+    """A reader of a device's memory in use, and its meaning; `Unreadable` if no call works.
 
     Texts and drivers disagree on whether ``used`` has the driver's own reserve inside. So the sums are tried
     once, and `read` takes the reserve away where it is known to be inside: figures of two drivers can be
@@ -53,7 +53,7 @@ class MemoryGauge:
         self.total = Reading(memory.total, BYTES)
 
     def read(self) -> int:
-        """Return the bytes in use, by all processes: one call of the driver, some ten microseconds."""
+        """Return the bytes in use by all processes, in one driver call of about ten microseconds."""
         return max(0, int(self._ask().used) - self._inside)
 
     def _ask(self) -> Any:
@@ -65,7 +65,7 @@ class MemoryGauge:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """The driver's list of processes: the bytes of this process, and the number of other processes.
+    """The bytes of this process in the driver's list, and the number of other processes there.
 
     The others are unknown unless this process is in the list: only then are its numbers those known here.
     With 0 bytes of this one they are unknown, too: so says a driver that translates numbers of processes for
@@ -77,7 +77,7 @@ class ProcessMemory:
 
 
 def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
-    """Find this process in the driver's list; often unknown, as on Windows and in containers.
+    """Return this process's entry in the driver's list, often unknown as on Windows and in containers.
 
     Cost: milliseconds, in which the driver may hold a lock that stalls every program on the device: ask
     before and after a run, never during one.
@@ -104,7 +104,7 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
 
 
 def _size_of(process: Any) -> Reading:
-    """Return the bytes of a listed process: of none, whoever is listed has more than 0."""
+    """Return the bytes of a listed process; 0 means unknown, since listed processes use memory."""
     if process.usedGpuMemory:
         return Reading(process.usedGpuMemory, BYTES)
     told = "without its memory" if process.usedGpuMemory is None else "with 0 bytes, which no context has"
@@ -121,7 +121,7 @@ def _list_processes(library: NvmlLibrary, device: NvmlDevice) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device's memory at one time: bytes in use by anybody and by this process, and its other processes."""
+    """A device's memory at one time: bytes in use by all and by this process, and other processes."""
 
     used: Reading
     own: Reading
@@ -129,7 +129,7 @@ class DeviceUse:
 
 
 class NvmlMemory:
-    """A reader of a device's memory that needs no thread."""
+    """A reader of a device's memory without a thread."""
 
     def __init__(self, device: Any = None) -> None:
         device_index(device)
@@ -139,7 +139,7 @@ class NvmlMemory:
         self._gauge: MemoryGauge | None = None
 
     def read(self) -> DeviceUse:
-        """Return the device's memory, unknown where it cannot be read; NVML is opened when first asked."""
+        """Return the device's memory, or unknown; NVML is opened at the first call."""
         try:
             return self._library.within(self._read)
         except Unreadable as reason:
@@ -171,7 +171,7 @@ class NvmlMemory:
         return not isinstance(found, str) and any(pid == os.getpid() for pid, _ in found)
 
     def _open(self) -> NvmlDevice:
-        """Open NVML and find the device, or leave NVML closed."""
+        """Open NVML and find the device; on failure leave NVML closed."""
         if self._device is None:
             self._library.open(None)
             try:
@@ -228,7 +228,7 @@ class HealthWatch:
             self._xid_reason = str(reason)
 
     def sample(self) -> None:
-        """Read the clocks, and sometimes the reported errors; a reading that failed once is not repeated."""
+        """Read the clocks, and sometimes error counts; a reading that has failed is not repeated."""
         self._look_at_clocks()
         if time.monotonic() - self._taken >= self._xid_period:
             self._look_at_events()
@@ -254,7 +254,7 @@ class HealthWatch:
                 self.notice(reason)
 
     def notice(self, reason: Unreadable) -> None:
-        """Remember an error that means that the device was lost."""
+        """Record an error that means that the device was lost."""
         if isinstance(reason, NvmlFailure) and reason.code == LOST and self._lost is None:
             self._lost = str(reason)
 
@@ -273,7 +273,7 @@ class HealthWatch:
             self._events = None
 
     def take(self) -> Health:
-        """Take all readings, return the health since the last call, and begin anew; report a loss once."""
+        """Take all readings, return the health since the last call, and start again; a loss counts once."""
         was_lost = self._lost is not None
         self._look_at_clocks()
         self._look_at_events()
@@ -285,7 +285,7 @@ class HealthWatch:
         return replace(found, lost=None) if was_lost else found
 
     def seen(self) -> Health:
-        """Return the health so far; errors of memory are known only after `close`."""
+        """Return the health so far; memory errors are known only after `close`."""
         corrected, uncorrected, rows = self._since_start
         return Health(
             slowdowns=tuple(name for bit, name, _ in _SLOWDOWNS if self._bits & bit),
@@ -304,7 +304,7 @@ class HealthWatch:
         return tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
 
     def _counts(self) -> tuple[Reading, ...]:
-        """Return memory errors since the driver was loaded, corrected and not, and rows ever replaced."""
+        """Return memory errors since the driver was loaded, by correction, and all rows ever replaced."""
         library, gpu = self._library, self._device.gpu
         since = library.constant("NVML_VOLATILE_ECC")
         kinds = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED")
@@ -315,7 +315,7 @@ class HealthWatch:
         return tuple(self._count(*call) for call in calls)
 
     def _count(self, *call: Any) -> Reading:
-        """Read a count; replaced rows have two, for corrected errors and for others."""
+        """Return a count; for replaced rows, the sum of those for corrected and for other errors."""
         try:
             answer = self._library.call(*call)
         except Unreadable as reason:
@@ -333,7 +333,7 @@ class HealthWatch:
         library.call("nvmlDeviceRegisterEvents", gpu, wanted, self._events)
 
     def _take_events(self) -> None:
-        """Take the reported errors, except those of another MIG instance of the GPU."""
+        """Read the reported errors, except those of another MIG instance of the GPU."""
         for _ in range(_EVENTS_MOST):
             try:
                 event = self._library.call("nvmlEventSetWait", self._events, _WAIT_MS)
@@ -346,7 +346,7 @@ class HealthWatch:
 
 
 def _new(before: Reading, after: Reading) -> Reading:
-    """Return the increase of a count; unknown where the count began anew."""
+    """Return the increase of a count; unknown if the count restarted."""
     new = after.minus(before)
     if new.value is None or new.value >= 0:
         return new
@@ -354,7 +354,7 @@ def _new(before: Reading, after: Reading) -> Reading:
 
 
 def why_invalid(health: Health) -> tuple[str, ...]:
-    """Return why figures of a run should not be trusted; a power cap and corrected errors are no reason."""
+    """Return the reason to distrust a run's figures; power caps and corrected errors are none."""
     spoilt = {name for _, name, spoils in _SLOWDOWNS if spoils}
     reasons = [f"clocks were lowered: {name}" for name in health.slowdowns if name in spoilt]
     reasons += [f"the driver reported XID {xid}" for xid in dict.fromkeys(health.xids)]

@@ -1,4 +1,4 @@
-"""Which device is meant: NVML's, found by UUID, whatever CUDA calls it and shows this process."""
+"""The NVML device that corresponds to a CUDA device of this process, found by UUID."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NUMBER = re.compile(r"\s*([+-]?\d+)")
 
 
 def is_uuid(name: str) -> bool:
-    """Tell whether a name is the UUID of a GPU or of a MIG instance, or the beginning of one."""
+    """Tell whether a name is the UUID of a GPU or MIG instance, or the beginning of one."""
     return name.startswith(("GPU-", "MIG-"))
 
 
 def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
-    """Return the index or the UUID to ask NVML for: the device to which CUDA gives this index.
+    """Return the index or UUID for NVML of the device to which CUDA gives an index.
 
     As CUDA reads the variable: unset means all, empty means none, a UUID may be cut short, a negative or
     malformed entry ends the list, and a device named twice empties it.
@@ -41,7 +41,7 @@ def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
 
 
 def shown_names(text: str) -> list[int | str]:
-    """Return the indices and UUIDs of the devices that a value of the variable shows, in CUDA's order."""
+    """Return the indices and UUIDs in a value of ``CUDA_VISIBLE_DEVICES``, in CUDA's order."""
     names = _names(text)
     return names if len(set(names)) == len(names) else []
 
@@ -81,7 +81,7 @@ class DeviceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """Handles: of the GPU or MIG instance whose memory is meant, and of the GPU with clocks and errors."""
+    """The handles of a GPU or MIG instance for its memory, and of the GPU for clocks and errors."""
 
     identity: DeviceIdentity
     handle: Any
@@ -114,7 +114,7 @@ def device_index(device: Any) -> int | str:
 
 
 def visible_devices() -> list[int]:
-    """Return CUDA's indices of the devices that this process may use, the current one first, one at least.
+    """Return CUDA's indices of the devices for this process, at least one, with the current first.
 
     A torch that is loaded knows their number, else ``CUDA_VISIBLE_DEVICES`` or NVML; nothing is initialised.
     """
@@ -136,7 +136,7 @@ def _count_visible() -> int:
 
 
 def device_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names by which ``CUDA_VISIBLE_DEVICES`` can show each device that this process may use.
+    """Return the names for each device of this process that ``CUDA_VISIBLE_DEVICES`` may contain.
 
     Those in the variable, or the UUIDs of all GPUs and MIG instances; `Unreadable` without NVML.
     """
@@ -147,7 +147,7 @@ def device_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def part_uuids(library: NvmlLibrary, gpu: Any) -> list[str]:
-    """Return the UUID of a GPU, or those of its MIG instances; none where it cannot be read."""
+    """Return the UUID of a GPU or those of its MIG instances; none if unreadable."""
     if _is_divided(library, gpu):
         return list(mig_uuids(library, gpu))
     with suppress(Unreadable):
@@ -171,7 +171,7 @@ def _find_named(library: NvmlLibrary, name: int | str) -> NvmlDevice:
 
 
 def cuda_uuid(index: int) -> str | None:
-    """Return the bare UUID of a device, ``None`` unless CUDA is already in use: nothing is initialised."""
+    """Return the bare UUID of a device; ``None`` unless CUDA is in use, as nothing is initialised."""
     torch = _torch_in_use()
     if torch is None or index >= torch.cuda.device_count():
         return None
@@ -199,7 +199,7 @@ def find_device(
 
 
 def _instance_of(library: NvmlLibrary, gpu: Any, index: int) -> NvmlDevice:
-    """Return the instance of a divided GPU that CUDA uses: the one of that name, or of that much memory."""
+    """Return the MIG instance that CUDA uses, by its name or by its amount of memory."""
     with suppress(Unreadable):
         name = visible_name(index, os.environ)
         if isinstance(name, str) and name.startswith("MIG-"):
@@ -231,7 +231,7 @@ def _current_index() -> int:
 
 
 def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
-    """Return the device of the machine's index, or its only MIG instance."""
+    """Return the device with an index of the machine, or its only MIG instance."""
     count = library.call("nvmlDeviceGetCount")
     if index >= count:
         devices = "1 device" if count == 1 else f"{count} devices"
@@ -273,20 +273,20 @@ def _by_uuid(library: NvmlLibrary, *beginnings: str) -> NvmlDevice:
 
 
 def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
-    """Return the MIG instance of a name from before instances had UUIDs: ``MIG-GPU-.../1/0``."""
+    """Return the MIG instance with a name of the older form ``MIG-GPU-.../1/0``."""
     handle = library.call("nvmlDeviceGetHandleByUUID", name)
     return _described(library, handle, library.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
 
 
 def _gpus(library: NvmlLibrary) -> Iterator[Any]:
-    """Yield each GPU that may be looked at: a container may show others and forbid them."""
+    """Yield each accessible GPU; a container may list others that it forbids."""
     for index in range(library.call("nvmlDeviceGetCount")):
         with suppress(Unreadable):
             yield library.call("nvmlDeviceGetHandleByIndex", index)
 
 
 def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
-    """Yield each GPU and each MIG instance, with the GPU that it is part of."""
+    """Yield each GPU and each MIG instance, with the GPU that it belongs to."""
     for gpu in _gpus(library):
         yield gpu, gpu
         if _is_divided(library, gpu):
@@ -304,7 +304,7 @@ def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
 
 
 def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
-    """Yield the UUID of each MIG instance of a GPU; none where it is whole."""
+    """Yield the UUID of each MIG instance of a GPU; none if MIG is off."""
     if _is_divided(library, gpu):
         for instance in _instances(library, gpu):
             with suppress(Unreadable):
@@ -323,7 +323,7 @@ def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
 
 
 def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
-    """Return a device with its identity, as NVML describes it."""
+    """Return a device with its identity from NVML."""
     is_mig = handle is not gpu
     identity = DeviceIdentity(
         uuid=library.call("nvmlDeviceGetUUID", handle),

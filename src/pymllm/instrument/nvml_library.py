@@ -1,4 +1,4 @@
-"""The only access to NVML: opened when it is needed, and a reason where it cannot be."""
+"""The access to NVML, which is opened on demand, or the reason why it is unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUNCTION_NOT_FOUND = 13
 LOST = 15
 
 PATIENCE = 30.0
-"""Seconds after which a driver that does not answer hangs; the slowest answers take tens of milliseconds."""
+"""Seconds after which a driver call counts as hung; the slowest calls take tens of milliseconds."""
 
 Answer = TypeVar("Answer")
 
@@ -29,7 +29,7 @@ _hung: list[str] = []  # why nobody asks again in this process
 
 
 class NvmlFailure(Unreadable):
-    """An error that NVML answered with; ``code`` is its number."""
+    """Raised for an error from NVML; ``code`` is its number."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class NvmlFailure(Unreadable):
 
 
 class NvmlLibrary:
-    """NVML of this machine, initialised from the first to the last user of this process, for any thread.
+    """NVML on this machine, initialised while this process uses it, for any thread.
 
     Nothing says that it survives a fork, so a child that was forked while its parent had it open gets a
     reason and no library. Cost: the first opening loads the driver's library, tens of milliseconds.
@@ -49,7 +49,7 @@ class NvmlLibrary:
         self._calling: str | None = None  # the function of the driver that has not answered yet
 
     def open(self, patience: float | None = PATIENCE) -> None:
-        """Load and initialise the library; `Unreadable` without package, library, driver or permission.
+        """Load and initialise NVML; raise `Unreadable` without package, library, driver or permission.
 
         A driver that hangs is `Unreadable`, too, after so many seconds; with ``None`` the call hangs with it.
         """
@@ -77,7 +77,7 @@ class NvmlLibrary:
             self.within(lambda: self.call("nvmlInit"), patience)
 
     def within(self, ask: Callable[[], Answer], patience: float | None = None) -> Answer:
-        """Return the result of a function that calls the driver; `Unreadable` if the call takes too long.
+        """Return the result of a function that calls the driver; raise `Unreadable` if that takes too long.
 
         The function has a thread of its own, which can be left alone in a driver that never answers. Nobody
         of this process asks the driver again then. Cost: some hundred microseconds.
@@ -101,7 +101,7 @@ class NvmlLibrary:
         return answers[0]
 
     def join(self, thread: threading.Thread, patience: float | None = None) -> None:
-        """Wait for a thread that calls the driver; after too long raise `Unreadable` and end all calls."""
+        """Wait for a thread in a driver call; raise `Unreadable` if that takes too long, and ever after."""
         seconds = PATIENCE if patience is None else patience
         thread.join(seconds)
         if thread.is_alive():
@@ -122,7 +122,7 @@ class NvmlLibrary:
             _open.discard((self._pid, id(self)))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of pynvml; `Unreadable` names it and the reason, also if the library lacks it."""
+        """Call a function of pynvml; raise `Unreadable` with its name and the reason if it fails."""
         if self._pynvml is None:
             raise Unreadable("NVML is not open")
         function = getattr(self._pynvml, name, None)
@@ -143,7 +143,7 @@ class NvmlLibrary:
         return value
 
     def first_of(self, *calls: tuple[Any, ...]) -> Any:
-        """Call the first of some functions that the library has: the newest form of a function first."""
+        """Call the first function that the library has, given newer forms of a function first."""
         for call in calls[:-1]:
             try:
                 return self.call(*call)
@@ -161,7 +161,7 @@ class NvmlLibrary:
 
 
 def ask_nvml(ask: Callable[[NvmlLibrary], Answer]) -> Answer:
-    """Open NVML, return the answer of a function, and close NVML; raise `Unreadable` without an answer."""
+    """Open NVML, return a function's result, and close NVML; raise `Unreadable` without a result."""
     library = NvmlLibrary()
 
     def answer() -> Answer:

@@ -1,4 +1,4 @@
-"""The record of an NVML tracker after a run: plain frozen data, ready for JSON, in bounded memory."""
+"""The record of an NVML tracker's run, as frozen plain data of bounded size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pymllm.instrument.reading import Reading, Unreadable
 
 
 class UsedMeans(enum.Enum):
-    """The meaning found for the driver's ``used``; drivers and their manuals disagree."""
+    """The meaning of the driver's ``used``, on which drivers and manuals disagree."""
 
     WITH_RESERVED = "with reserved"
-    """free + used = total: the driver's own reserve is inside, and was taken away."""
+    """free + used = total: the driver's own reserve is included, and was subtracted."""
     WITHOUT_RESERVED = "without reserved"
-    """free + used + reserved = total: the driver's own reserve is not in it."""
+    """free + used + reserved = total: the driver's own reserve is not included."""
     UNSEPARATED = "unseparated"
-    """free + used = total, and the driver does not say how much of it is its own reserve."""
+    """free + used = total, and the driver does not report its own reserve."""
     UNEXPLAINED = "unexplained"
-    """The parts do not add up to the total: it is what the driver says."""
+    """The parts do not add up to the total, and the value is the driver's own."""
     UNKNOWN = "unknown"
     """The device's memory cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """Device memory over time.
+    """The memory of a device over time.
 
     Seconds since the tracker's start, rising, and bytes in use on the whole device then, by anybody.
     """
@@ -73,7 +73,7 @@ class SamplingCost:
 
 @dataclass(frozen=True, slots=True)
 class NvmlRecord:
-    """A run as NVML saw it; ``msgspec.json.encode`` writes it."""
+    """A run as NVML reported it, which ``msgspec.json.encode`` can write."""
 
     device: DeviceIdentity | None  # None where it could not be found, and reason says why
     reason: str | None  # why nothing could be watched
@@ -96,7 +96,7 @@ class NvmlRecord:
 
     @property
     def is_valid(self) -> bool | None:
-        """Whether nothing spoilt the run: ``None`` where nothing was seen, but something was not watched."""
+        """Whether nothing made the run invalid; ``None`` if some counter was not watched."""
         if self.invalid:
             return False
         return None if self.unwatched else True
@@ -122,7 +122,7 @@ class NvmlRecord:
 
 
 def _in_words(*readings: tuple[str, Reading]) -> str:
-    """Write readings with their times; write a reason shared by all only once."""
+    """Return readings with their times as text, with a common reason only once."""
     first = readings[0][1]
     if all(reading == first and not reading.is_known for _, reading in readings):
         return str(first)
@@ -130,7 +130,7 @@ def _in_words(*readings: tuple[str, Reading]) -> str:
 
 
 class CurveRecorder:
-    """A curve of a limited number of samples, evenly spread: when full, it drops every second one.
+    """A curve of at most so many evenly spread samples, which when full drops every second one.
 
     Cost: 16 bytes a kept sample, 256 KiB at most by default; at 10 Hz that is half an hour in full.
     """
@@ -147,7 +147,7 @@ class CurveRecorder:
         self.last: int | None = None
 
     def add(self, seconds: float, used: int) -> None:
-        """Add a sample: bytes in use, and seconds since the start, which must not go back."""
+        """Add a sample: bytes in use, and seconds since the start, which must not decrease."""
         self.first = used if self.first is None else self.first
         self.last = used
         if self._taken % self._stride == 0:
@@ -167,7 +167,7 @@ _PATIENCE = 3  # failures in a row after which a counter is not asked again
 
 
 class Channel:
-    """A number read at every sample, until reading it fails for good."""
+    """A value read at every sample, until reading it fails for good."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit
@@ -180,7 +180,7 @@ class Channel:
         self._in_a_row = 0
 
     def take(self, answer: int | Unreadable) -> None:
-        """Take an answer, or remember the reason for its absence."""
+        """Record a reading, or the reason for its absence."""
         if isinstance(answer, int):
             self.add(answer)
         else:
@@ -194,7 +194,7 @@ class Channel:
         self._in_a_row = 0
 
     def fail(self, reason: Unreadable) -> None:
-        """Remember the reason; a channel that never worked, or fails again and again, is closed."""
+        """Record a reason; a channel that never worked or keeps failing is closed."""
         self.reason = str(reason)
         self.failures += self._count > 0
         self._in_a_row += 1

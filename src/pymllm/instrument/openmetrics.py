@@ -1,4 +1,4 @@
-"""Figures as an OpenMetrics text file, for programs that load such files into a dashboard.
+"""The figures of a run as OpenMetrics text, for dashboards.
 
 The format is that of the OpenMetrics specification, version 1.0; Prometheus' own client writes it, and the
 textfile collector of its node exporter reads it.
@@ -23,7 +23,7 @@ _BOUNDS = range(10, 35)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line: a number, its labels, and the suffix of the family's name, such as ``"_bucket"``."""
+    """A line: a number, its labels, and a suffix of the family's name, such as ``"_bucket"``."""
 
     value: int | float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Samples with one meaning; the name ends in the unit, if there is one."""
+    """Samples with one meaning, whose family name ends in their unit, if they have one."""
 
     name: str
     kind: str
@@ -42,7 +42,7 @@ class Family:
 
 
 def make_text(families: Iterable[Family]) -> str:
-    """Return families as OpenMetrics text, grouped by name; families without samples are left out."""
+    """Return families as OpenMetrics text, grouped by name and without empty ones."""
     from prometheus_client import Metric
     from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -65,12 +65,12 @@ def make_text(families: Iterable[Family]) -> str:
 
 
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
-    """Write families to a file in an existing folder, in one step: no reader sees half of it."""
+    """Write families to a file in an existing folder atomically."""
     write_text_file(path, make_text(families))
 
 
 def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return durations by operation: a histogram that can be added up over runs, and quantiles that cannot.
+    """Return durations by operation: histograms, which can be added up, and quantiles, which cannot.
 
     ``labels`` come beside ``adapter``, ``operation`` and ``result`` (``done`` or ``refused``).
     """
@@ -118,7 +118,7 @@ def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> 
 
 
 def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return the figures of NVML for a run; an unreadable figure becomes a line with the reason."""
+    """Return NVML's figures of a run; an unreadable figure becomes a line with the reason."""
     of = {**(labels or {}), "device": "unknown" if record.device is None else record.device.uuid}
     return (
         *_readings(
@@ -150,7 +150,7 @@ def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None)
 
 
 def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return the counts of torch's allocator in a run; unknown figures are as in `device_families`."""
+    """Return the counts of torch's allocator in a run; unknown ones as in `device_families`."""
     of = labels or {}
     told: dict[str, dict[str, Reading]] = {
         name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}
@@ -173,7 +173,7 @@ def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None =
 def _readings(
     name: str, text: str, labels: Mapping[str, str], readings: Mapping[str, Reading]
 ) -> Iterator[Family]:
-    """Yield a family of the known readings, and one with the reasons why the others are unknown."""
+    """Yield a family of the known readings, and one with reasons for unknown ones."""
     is_bytes = any(reading.unit == BYTES for reading in readings.values())
     known = tuple(
         Sample(reading.value, {**labels, "at": at})

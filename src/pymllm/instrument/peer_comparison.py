@@ -1,4 +1,4 @@
-"""Ours beside its peers, scenario by scenario: what ``tox -e bench-peers`` writes, and what it says.
+"""The comparison of this package with peers, as ``tox -e bench-peers`` writes it.
 
 The fields are promised: ``pymllm schema peers`` prints them. The version counts up when a field goes away
 or changes its meaning; a new field does not change it.
@@ -26,7 +26,7 @@ STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "mean": statistics.fmean,
 }
-"""What samples are summed up by, by name."""
+"""The statistics that summarise samples, by name."""
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 250
@@ -34,7 +34,7 @@ _MOST_BLOCKS = 250
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio, and the interval that contains the true ratio with a given probability.
+    """A ratio, with the interval that contains the true ratio at a given probability.
 
     Below 1 ours takes less. With fewer than three common rounds the interval is the value.
     """
@@ -54,7 +54,7 @@ def estimate_ratio(
     seed: int = 0,
     burst: int = 1,
 ) -> Ratio:
-    """Estimate a ratio from samples taken in the same rounds, by a bootstrap over blocks of rounds.
+    """Estimate a ratio from samples of the same rounds, by a bootstrap over blocks of rounds.
 
     The n-th samples of both are of one round; rounds that only one played are left out. Rounds are drawn
     together, so that what happened to a whole round cancels, and in blocks of neighbours (250 at most),
@@ -96,7 +96,7 @@ def interleave(
     burst: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Sample contestants round by round; return the samples of each, ``burst`` of each round, in order.
+    """Sample contestants in turn each round; return their samples, ``burst`` from each round.
 
     After the ``fewest`` rounds, one that has used so many ``seconds``, besides its samples too, drops out. A
     ``burst`` is taken at once: alone, a sample of a few microseconds pays for caches that the others have
@@ -125,18 +125,18 @@ def interleave(
 SCHEMA = "pymllm.peers"
 VERSION = 1
 OURS = "pymllm"
-"""The contender that is compared with all others."""
+"""The contender of this package, which is compared with all others."""
 
 VERDICTS = ("ahead", "level", "behind", "alone")
-"""Whether the interval of the ratio to the best peer is below 1, has it, is above it, or there is no peer."""
+"""Verdicts: the interval of the ratio to the best peer is below 1, contains 1, is above 1; or no peer."""
 
 CLOCKS = ("wall", "cpu")
-"""Real time, or the processor's time of the process, which stands still while others run."""
+"""Clocks: real time, or processor time, which stops while other processes run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An implementation that could take part, with the reason where its package is missing or unfit."""
+    """An implementation in the comparison, with the reason if its package is missing or unsuitable."""
 
     name: str
     package: str
@@ -146,7 +146,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The result of one contender, in the scenario's unit; ``facts`` are counts such as tokens hit."""
+    """The result of one contender, in the scenario's unit; ``facts`` are counts such as hit tokens."""
 
     contender: str
     value: float
@@ -160,7 +160,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRow:
-    """A scenario: who came to what, the limit of the same run, and the target.
+    """A scenario with the result of each contender, the limit of its run, and the target.
 
     ``limit`` is what the machine itself needs for ``limit_of``. ``target`` is a promise about one machine
     (docs/benchmarks.md); ``ratio`` is ours to the best peer, and holds on others, too.
@@ -207,7 +207,7 @@ class PeerComparison:
 def make_standing(
     contender: str, samples: Sequence[float], statistic: str, facts: Mapping[str, float]
 ) -> Standing:
-    """Sum up the samples of one contender, at least one, in the scenario's unit."""
+    """Return the result of one contender from its samples, at least one, in the scenario's unit."""
     ordered = sorted(samples)
     return Standing(
         contender=contender,
@@ -222,7 +222,7 @@ def make_standing(
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest sample that at least so many percent of all do not exceed."""
+    """Return the smallest sample that at least so many percent of the samples do not exceed."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
@@ -242,7 +242,7 @@ def make_row(
     accepted: float = 1.0,
     because: str = "",
 ) -> ScenarioRow:
-    """Compare ours, the slowest of its kinds of keys, with the best peer, by samples of the same rounds."""
+    """Compare this package, by its slowest kind of keys, with the best peer in the same rounds."""
     found = [make_standing(name, series, statistic, facts.get(name, {})) for name, series in samples.items()]
     ours = sorted((one for one in found if is_ours(one)), key=lambda one: one.value, reverse=True)
     peers = [one for one in found if not is_ours(one)]
@@ -274,7 +274,7 @@ def make_row(
 
 
 def is_ours(standing: Standing) -> bool:
-    """Tell whether a standing is ours, with any kind of keys."""
+    """Tell whether a result is this package's, with any kind of keys."""
     return standing.contender.split(" ")[0] == OURS
 
 
@@ -287,7 +287,7 @@ def _verdict(ratio: Ratio | None) -> str:
 
 
 def peers_schema() -> dict[str, Any]:
-    """Describe the document as a JSON schema (draft 2020-12)."""
+    """Return the JSON schema (draft 2020-12) of the document."""
     found = schema_of(PeerComparison)
     found["properties"]["schema"] = {"const": SCHEMA}
     found["properties"]["version"] = {"const": VERSION}
@@ -299,6 +299,6 @@ def peers_schema() -> dict[str, Any]:
 
 
 def make_document(comparison: PeerComparison) -> dict[str, Any]:
-    """Put a comparison into plain data, valid under `peers_schema`."""
+    """Return a comparison as plain data, valid under `peers_schema`."""
     plain: dict[str, Any] = encode(comparison)
     return plain

@@ -1,4 +1,4 @@
-"""Where a figure is from: the version of this package, to the last line of its source, and the processor."""
+"""The origin of a figure: the version and source digest of this package, and the processor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build_version() -> str:
 
 
 def find_processor() -> str:
-    """Return the processor's model, from a file on Linux, else as the system names it."""
+    """Return the processor's model, from a file on Linux and otherwise from the system."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

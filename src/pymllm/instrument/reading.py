@@ -11,12 +11,12 @@ _STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Unreadable(Exception):
-    """An unreadable counter; the message is the reason. Instruments turn it into an unknown `Reading`."""
+    """Raised for an unreadable counter, with the reason; instruments turn it into an unknown `Reading`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number with its unit, or ``unknown`` with the reason: never a zero that nobody counted."""
+    """A number with its unit, or ``unknown`` with the reason, but never an uncounted zero."""
 
     value: int | None
     unit: str
@@ -36,11 +36,11 @@ class Reading:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a value."""
+        """Whether the reading has a value."""
         return self.value is not None
 
     def minus(self, other: Reading) -> Reading:
-        """Return the difference to another reading of the same unit; unknown where either is."""
+        """Return the difference to another reading of the same unit; unknown if either is."""
         if self.unit != other.unit:
             raise ValueError(f"cannot take {other.unit} from {self.unit}; subtract readings of one unit")
         if self.value is None:
@@ -58,7 +58,7 @@ class Reading:
 
 
 def _in_binary_units(value: int) -> str:
-    """Write bytes in the largest binary unit of which there is at least one."""
+    """Return bytes as text in the largest binary unit that gives at least one."""
     size, step = float(value), 0
     while abs(size) >= 1024 and step < len(_STEPS) - 1:
         size, step = size / 1024, step + 1

@@ -1,4 +1,4 @@
-"""A robust slope with its interval: how fast something grows, whatever a few samples say.
+"""A robust estimate of growth: a slope with its interval, insensitive to outliers.
 
 The slope is the median of the slopes through any two samples (Theil 1950): up to 29 % of the samples may be
 anything without moving it far. Its interval comes from the ranks of those slopes (Sen 1968). Several series,
@@ -17,7 +17,7 @@ MOST_SAMPLES = 256  # of a series, evenly spread: pairs grow with the square
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A slope, and the interval that contains the true slope; an end without enough samples is infinite."""
+    """A slope with the interval that contains the true slope, infinite where samples are too few."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Slope:
 def estimate_slope(
     series: Iterable[Sequence[tuple[float, float]]], confidence: float = 0.95, most: int = MOST_SAMPLES
 ) -> Slope | None:
-    """Estimate the common slope of series of samples; ``None`` where none has three that differ in x.
+    """Estimate the common slope of several series; ``None`` if none has three samples differing in x.
 
     Only pairs within one series count, so that levels may differ; one of more than ``most`` samples is
     thinned evenly. Cost: the square of ``most`` for each series. Equal values make the interval wider than
@@ -66,7 +66,7 @@ def estimate_slope(
 
 
 def _thinned(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
-    """Thin samples out evenly to a limited number, keeping the first and the last."""
+    """Return a limited number of evenly chosen samples, including the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
@@ -83,7 +83,7 @@ def _pair_slopes(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _at(numbers: Sequence[float], place: float) -> float:
-    """Return the value at a place of a sorted row, interpolated between neighbours; none beyond its ends."""
+    """Return the interpolated value at a position of a sorted list, or infinity beyond its ends."""
     if place < 0:
         return -math.inf
     below, above = math.floor(place), math.ceil(place)

@@ -1,4 +1,4 @@
-"""The kernel of ``pymllm doctor --smoke``: importing this loads Triton."""
+"""The kernel of ``pymllm doctor --smoke``; importing this module loads Triton."""
 
 from __future__ import annotations
 

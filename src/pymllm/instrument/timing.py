@@ -1,4 +1,4 @@
-"""A timer of an adapter's operations, with histograms whose memory is bounded."""
+"""The timing of an adapter's operations in histograms of bounded memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pymllm.history.outcomes import Failed, Outcome, Unsupported
 
 _BITS = 7
 PRECISION = 1 / (1 << _BITS)
-"""How much a quantile may be above the sample that it stands for, as a share of it: 0.8 %."""
+"""The greatest relative excess of a quantile over the sample it stands for: 0.8 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary of a histogram: mean and maximum exact, others at most 0.8 % above a sample, never below."""
+    """The summary of a histogram: mean and maximum exact, quantiles at most 0.8 % too large."""
 
     count: int
     mean_us: float
@@ -32,7 +32,7 @@ class Summary:
 
 
 class Histogram:
-    """Counts of durations in nanoseconds, in 128 buckets per power of two, each with its upper end inside.
+    """Counts of durations in nanoseconds, in 128 buckets per power of two, each including its upper end.
 
     Cost: a dictionary entry is raised by one; at most some thousand entries between a nanosecond and an hour.
     """
@@ -58,7 +58,7 @@ class Histogram:
         self.total_ns += duration_ns
 
     def merge(self, other: Histogram) -> None:
-        """Add everything that another histogram has counted."""
+        """Add the counts of another histogram."""
         if not other.count:
             return
         for bucket, count in other._counts.items():
@@ -69,7 +69,7 @@ class Histogram:
         self.total_ns += other.total_ns
 
     def quantile(self, share: float) -> int:
-        """Return the nanoseconds that a share of the samples, above 0 and at most 1, does not exceed."""
+        """Return the nanoseconds that a fraction of the samples, above 0 up to 1, does not exceed."""
         if not 0 < share <= 1:
             raise ValueError(f"share must be above 0 and at most 1, got {share}; 0.99 is the p99")
         if not self.count:
@@ -83,22 +83,22 @@ class Histogram:
         return min(_upper_end(bucket), self.max_ns)
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return upper ends in nanoseconds with their counts, rising; those without a sample are left out."""
+        """Return upper ends in nanoseconds with their counts, ascending, without empty buckets."""
         return tuple((_upper_end(bucket), self._counts[bucket]) for bucket in sorted(self._counts))
 
     def at_most(self, exponent: int) -> int:
-        """Return how many samples were at most 2 to this power nanoseconds; exact."""
+        """Return the exact number of samples of at most two to this power nanoseconds."""
         limit = 1 << exponent
         return sum(count for bucket, count in self._counts.items() if _upper_end(bucket) <= limit)
 
     def summary(self) -> Summary:
-        """Return the usual quantiles."""
+        """Return the usual summary of the durations."""
         p50, p95, p99 = (self.quantile(share) / 1e3 for share in (0.50, 0.95, 0.99))
         return Summary(self.count, self.total_ns / self.count / 1e3, p50, p95, p99, self.max_ns / 1e3)
 
 
 def _bucket_of(duration: int) -> int:
-    """Return the bucket's number: so many powers of two above the finest buckets, and the place within."""
+    """Return the number of a duration's bucket."""
     below = max(duration - 1, 0)  # an upper end belongs to its bucket: so do powers of two
     shift = max(below.bit_length() - _BITS - 1, 0)
     return (shift << _BITS) + (below >> shift)
@@ -110,7 +110,7 @@ def _upper_end(bucket: int) -> int:
 
 
 OperationTime = tuple[str, bool]
-"""An operation's name, and whether it succeeded."""
+"""The name of an operation, and whether it succeeded."""
 
 
 class Timing(AdapterWrapper):
@@ -137,11 +137,11 @@ class Timing(AdapterWrapper):
 
     @property
     def histograms(self) -> Mapping[OperationTime, Histogram]:
-        """The histograms by operation and success, as far as seen; they go on counting."""
+        """The histograms by operation and success, which may still be counting."""
         return MappingProxyType(self._histograms)
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Carry an operation out, and count its duration."""
+        """Carry out an operation, and count its duration."""
         settle, clock = self._settle, self._clock
         if settle is not None:
             settle()

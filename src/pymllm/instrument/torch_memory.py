@@ -16,58 +16,58 @@ from pymllm.instrument.reading import BYTES, COUNT, Reading
 
 
 class AllocatorSource(Protocol):
-    """One device's caching allocator."""
+    """The interface of a device's caching allocator."""
 
     @property
     def identity(self) -> Hashable:
-        """The identity that all sources of the same allocator share."""
+        """An identity that all sources of the same allocator share."""
 
     def is_in_use(self) -> bool:
-        """Whether this process uses CUDA; initialises nothing."""
+        """Whether this process uses CUDA, found without initialising it."""
 
     def why_not(self) -> str | None:
-        """Return why the allocator has no counters now, or ``None``; initialises nothing."""
+        """Return the reason why the allocator has no counters now, or ``None``, without initialising CUDA."""
 
     def backend(self) -> str:
-        """Return the allocator's kind: ``"native"`` or ``"cudaMallocAsync"``, or one that counts nothing."""
+        """Return the allocator's kind: ``"native"``, ``"cudaMallocAsync"``, or one without counters."""
 
     def stats(self) -> Mapping[str, int]:
         """Return its counters, by the names of ``torch.cuda.memory_stats``."""
 
     def reset_peak(self) -> None:
-        """Restart the peaks from the memory in use."""
+        """Reset the peaks to the memory in use."""
 
     def settle(self) -> None:
-        """Wait for the device, so that freed memory counts as free, and release cuBLAS's memory."""
+        """Wait for the device so that freed memory counts as free, and release cuBLAS's memory."""
 
     def release_cache(self) -> None:
-        """Give the allocator's cached memory back to the driver."""
+        """Return the allocator's cached memory to the driver."""
 
     def segments(self) -> Sequence[Mapping[str, Any]]:
         """Return the device's segments of ``torch.cuda.memory_snapshot``."""
 
     def pinned_host(self) -> Reading:
-        """Return the bytes of pinned host memory that tensors of this process hold."""
+        """Return the bytes of pinned host memory in this process's tensors."""
 
     def is_recording(self) -> bool:
-        """Tell whether allocations are recorded already."""
+        """Tell whether allocations are being recorded."""
 
     def record_stacks(self, on: bool) -> None:
-        """Keep the stacks of allocations from now on, or stop."""
+        """Start or stop recording the stacks of allocations."""
 
     def record_history(self, entries: int | None) -> None:
-        """Keep a limited number of the latest events, or stop with ``None``."""
+        """Start recording a limited number of events, or stop with ``None``."""
 
     def dump(self, path: Path) -> None:
-        """Write the history and the allocations in use, for torch's viewer."""
+        """Write the history and the present allocations for torch's viewer."""
 
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-"""Environment variable: torch takes each tensor's memory from the driver, past the allocator's counters."""
+"""The environment variable by which torch allocates from the driver, bypassing its counters."""
 
 
 class TorchAllocator:
-    """``torch.cuda``, asked only where this process uses it already: nothing is loaded or initialised.
+    """The allocator of ``torch.cuda``, used only if this process has already initialised it.
 
     The device is CUDA's current one where none is given, and stays the one that it was when first asked.
     """
@@ -82,7 +82,7 @@ class TorchAllocator:
         return torch is not None and _has_cuda(torch) and bool(torch.cuda.is_initialized())
 
     def why_not(self) -> str | None:
-        """Return why the allocator cannot be asked."""
+        """Return the reason why the allocator has no counters now, or ``None``."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "torch is not loaded in this process"
@@ -99,7 +99,7 @@ class TorchAllocator:
 
     @property
     def identity(self) -> Hashable:
-        """Torch's index of the device."""
+        """The index that torch gives to the device."""
         return self._at()
 
     def backend(self) -> str:
@@ -116,7 +116,7 @@ class TorchAllocator:
         self._cuda().reset_peak_memory_stats(self._at())
 
     def settle(self) -> None:
-        """Call ``torch.cuda.synchronize`` where the device has a context, which a wait alone would make."""
+        """Call ``torch.cuda.synchronize`` if the device has a context, since the call would create one."""
         if has_context(self._at()):
             self._cuda().synchronize(self._at())
         clear = getattr(sys.modules["torch"]._C, "_cuda_clearCublasWorkspaces", None)
@@ -133,7 +133,7 @@ class TorchAllocator:
         return [it for it in self._cuda().memory_snapshot() if it["device"] == self._at()]
 
     def pinned_host(self) -> Reading:
-        """Return the bytes of ``torch.cuda.host_memory_stats``; its allocator rounds up to powers of two."""
+        """Return the bytes in ``torch.cuda.host_memory_stats``, rounded up to powers of two by torch."""
         if not self.is_in_use():
             return Reading.unknown(BYTES, self.why_not() or "CUDA is not in use")
         ask: Any = getattr(self._cuda(), "host_memory_stats", dict)
@@ -146,24 +146,24 @@ class TorchAllocator:
         return Reading(int(found), BYTES)
 
     def is_recording(self) -> bool:
-        """Whether torch's record of allocations is on, where torch can tell."""
+        """Whether torch records allocations, if torch can report that."""
         told = getattr(sys.modules["torch"]._C, "_cuda_isHistoryEnabled", None)
         return told is not None and bool(told())
 
     def record_stacks(self, on: bool) -> None:
-        """Switch torch's record of allocations in use on, with Python's stacks, or off."""
+        """Start or stop torch's record of present allocations with Python stacks."""
         record = self._cuda().memory._record_memory_history
         record("state", context="state", stacks="python") if on else record(None)
 
     def record_history(self, entries: int | None) -> None:
-        """Switch torch's record of allocations on, with a bound, or off."""
+        """Start torch's record of events with a bound, or stop it."""
         if entries is None:
             self._cuda().memory._record_memory_history(enabled=None)
         else:
             self._cuda().memory._record_memory_history(max_entries=entries)
 
     def dump(self, path: Path) -> None:  # pragma: needs cuda
-        """Write the snapshot that ``pytorch.org/memory_viz`` reads."""
+        """Write the snapshot for ``pytorch.org/memory_viz``."""
         self._cuda().memory._dump_snapshot(str(path))
 
     def _cuda(self) -> Any:
@@ -186,7 +186,7 @@ def _has_cuda(torch: Any) -> bool:
 
 
 def has_context(index: int) -> bool:
-    """Tell whether this process uses a CUDA device; where torch cannot tell, whether it may."""
+    """Tell whether this process uses a CUDA device, or may use it if torch cannot report that."""
     told = getattr(sys.modules["torch"]._C, "_cuda_hasPrimaryContext", None)
     return told is None or bool(told(index))
 
@@ -201,7 +201,7 @@ _running_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TorchMemory:
-    """The allocator at one time."""
+    """The state of the allocator at one time."""
 
     allocated: Reading  # bytes that tensors hold
     reserved: Reading  # bytes that the allocator holds, for tensors and for later
@@ -213,7 +213,7 @@ class TorchMemory:
 
 @dataclass(frozen=True, slots=True)
 class TorchMemoryRecord:
-    """A run's memory, as torch's allocator saw it."""
+    """The memory of a run, as torch's allocator reported it."""
 
     start: TorchMemory
     end: TorchMemory  # now, while the tracker runs
@@ -226,12 +226,12 @@ class TorchMemoryRecord:
 
 
 def read_torch_memory(source: AllocatorSource) -> TorchMemory:
-    """Read the allocator's counters: some hundred microseconds, and the device is not waited for."""
+    """Return the allocator's counters, in some hundred microseconds and without waiting for the device."""
     return _Counters.of(source).memory()
 
 
 def read_private_pools(source: AllocatorSource) -> Reading:
-    """Return the bytes that private pools hold for no tensor: those of segments that have a pool's number."""
+    """Return the bytes that private pools, known by the numbers of segments, hold for no tensor."""
     reason = source.why_not()
     if reason is not None:
         return Reading.unknown(BYTES, reason)
@@ -244,7 +244,7 @@ def read_private_pools(source: AllocatorSource) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """The allocator's counts at one time, or the reason why it cannot be asked."""
+    """The allocator's counters at one time, or the reason why there are none."""
 
     stats: Mapping[str, int]
     backend: str | None
@@ -262,7 +262,7 @@ class _Counters:
         return cls({}, backend, reason)
 
     def read(self, name: str, unit: str = BYTES) -> Reading:
-        """Return a counter by torch's name, if the backend really counts it."""
+        """Return a counter by torch's name, if the backend counts it."""
         if self.reason is not None:
             return Reading.unknown(unit, self.reason)
         if self.backend == "cudaMallocAsync" and name in _UNCOUNTED_BY_ASYNC:
@@ -283,7 +283,7 @@ class _Counters:
 
 
 class TorchMemoryTracker:
-    """A tracker of the allocator's memory before, after and at its peaks; ``history`` events stay for `dump`.
+    """A tracker of the allocator's memory and peaks; ``history`` events are kept for `dump`.
 
     A torch without CUDA, or a process that has not initialised it, reads ``unknown``. Where CUDA comes into
     use within the run, the start stays unknown, and the peaks are the process's, all of which lie within the
@@ -352,13 +352,13 @@ class TorchMemoryTracker:
         )
 
     def dump(self, path: Path) -> None:
-        """Write the history recorded so far, a pickle for torch's viewer; only while it is recorded."""
+        """Write the recorded history as a pickle for torch's viewer, while recording is on."""
         if not self._is_recording:
             raise UsageError("no history is recorded; give history=10_000, and dump before the run is over")
         self._source.dump(path)
 
     def _note(self, counters: _Counters, source: AllocatorSource) -> None:
-        """Remember the peaks before another tracker of the same allocator resets them."""
+        """Store the peaks before another tracker of the same allocator resets them."""
         if self._source.identity == source.identity:
             for name in _PEAKS:
                 self._noted[name] = max(self._noted[name], counters.read(name).value or 0)

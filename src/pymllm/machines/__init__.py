@@ -1,1 +1,1 @@
-"""Machines: what callers do, derived from small integers, and one adapter beside its judge."""
+"""Machines that generate calls to an adapter from small integers and have a judge check each outcome."""

@@ -1,4 +1,4 @@
-"""Acts with small integers as arguments, so that Hypothesis and a seeded generator can both play them.
+"""Acts: methods with small integers as arguments, played by Hypothesis or by a seeded generator.
 
 Draw small, derive big: an act takes a few bounded integers and derives keys, slots and operations from
 them, which keeps Hypothesis fast and its shrinking meaningful, and lets `drive` run the same acts many
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The acts of one run, without the operations that they led to."""
+    """The acts of one run, from which a machine can repeat the run's operations."""
 
     machine: type[ActingMachine]  # who played; without adapter and configuration, which are the history's
     audit: bool  # whether it walked the implementation from inside
@@ -44,7 +44,7 @@ class Scenario:
 
 
 def with_scenario(history: History, scenario: Scenario | None) -> History:
-    """Return a history with the acts in its header, or none; its steps are the same."""
+    """Return a history with the acts of a scenario, or none, in its header; the steps stay the same."""
     acts = None if scenario is None else PlayedActs(scenario.machine.__name__, scenario.audit, scenario.acts)
     return History(replace(history.header, scenario=acts), history.steps)
 
@@ -57,7 +57,7 @@ _LEFT_AWAY = Outcome(Unsupported("misuse that is not claimed to be refused"))
 def act(
     needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
 ) -> Callable[[Callable[..., None]], Any]:
-    """Make a method an act, with arguments that are integers in the given closed ranges.
+    """Return a decorator that makes a method an act, with integer arguments in the given closed ranges.
 
     It makes sense where the machine's attribute ``needs`` is true. `drive` chooses it by its ``weight``; in a
     program of Hypothesis all acts that are on weigh the same.
@@ -75,7 +75,7 @@ def act(
 
 
 def _noted(method: Callable[..., None]) -> Callable[..., None]:
-    """Let the machine note the act, unless another act plays it."""
+    """Wrap an act so that the machine notes each call, except a call by another act."""
     name, *names = method.__name__, *list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
@@ -106,7 +106,7 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """The violations that a search does not report: known deviations, and laws that it does not look for.
+    """The violations that a search does not report: known deviations, and those of unwanted laws.
 
     Each ends its program, or lets what was seen count as right.
     """
@@ -142,12 +142,12 @@ class _DrawnAct(NamedTuple):
     ranges: tuple[tuple[str, int, int], ...]
 
     def makes_sense(self, machine: ActingMachine) -> bool:
-        """Tell whether a machine can play the act now."""
+        """Tell whether the attribute that the act needs is true of a machine now."""
         return self.needs is None or bool(getattr(machine, self.needs))
 
 
 class _Numbers(RuleStrategy):
-    """A strategy that draws acts as plain numbers: which it is, and each of its arguments.
+    """A Hypothesis strategy that draws an act as plain numbers: its index and its arguments.
 
     Hypothesis's own choice of a rule asks a strategy for each argument and draws whether each rule is on: ten
     draws for an act, and three times as long. Here one number of a program says which acts are on in it.
@@ -160,7 +160,7 @@ class _Numbers(RuleStrategy):
         self._on: tuple[_DrawnAct, ...] | None = None
 
     def do_draw(self, data: ConjectureData) -> tuple[Rule, dict[str, int]]:
-        """Draw an act that makes sense now, and its arguments."""
+        """Draw an act that can be played now, with its arguments."""
         if self._on is None:
             self._on = _swarm(self._all, data.draw_integer(0, _SWARMS - 1))
         drawn = self._choose(self._on, data)
@@ -184,7 +184,7 @@ class _Numbers(RuleStrategy):
 
 @functools.lru_cache
 def _acts_in_order(machine: type[ActingMachine]) -> tuple[_DrawnAct, ...]:
-    """Return a machine's acts, those with fewer arguments first: they are the simpler ones."""
+    """Return a machine's acts, those with fewer arguments first, since these are simpler."""
     rules = {it.function.__name__: it for it in machine.setup_state().rules}
     acts = [
         _DrawnAct(rules[name], method.act_needs, tuple((it, *ends) for it, ends in method.act_ranges.items()))
@@ -194,7 +194,7 @@ def _acts_in_order(machine: type[ActingMachine]) -> tuple[_DrawnAct, ...]:
 
 
 def _swarm(acts: tuple[_DrawnAct, ...], number: int) -> tuple[_DrawnAct, ...]:
-    """Return the acts that are switched on in a program: all for 0, towards which it shrinks, or some."""
+    """Return the acts that a program may use: all for number 0, to which Hypothesis shrinks, or some."""
     if not number:
         return acts
     source = random.Random(number)
@@ -203,7 +203,7 @@ def _swarm(acts: tuple[_DrawnAct, ...], number: int) -> tuple[_DrawnAct, ...]:
 
 
 class ActingMachine(RuleBasedStateMachine):
-    """A machine of acts on one configuration of one adapter; `make_machine` makes the classes that run."""
+    """A machine that plays acts on one configuration of an adapter; `make_machine` makes its subclasses."""
 
     ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
@@ -251,17 +251,17 @@ class ActingMachine(RuleBasedStateMachine):
 
     @classmethod
     def make_adapter(cls) -> Adapter:
-        """Build the adapter of the class."""
+        """Build the adapter that the class names."""
         return build_adapter(cls.ADAPTER, dict(cls.CONFIG))
 
     @property
     def acts_played(self) -> list[PlayedAct]:
-        """The acts so far, made from notes on demand."""
+        """The acts played so far."""
         return [PlayedAct(name, tuple(arguments.items())) for name, arguments in self._noted]
 
     @contextmanager
     def passing_over(self) -> Iterator[None]:
-        """Let an ignored violation end the program only."""
+        """Suppress a violation that only ends the program, inside a ``with`` block."""
         try:
             yield
         except InvariantViolation:
@@ -269,13 +269,13 @@ class ActingMachine(RuleBasedStateMachine):
                 raise
 
     def begin(self) -> None:
-        """Set up the attributes of a subclass."""
+        """Set up the attributes of a subclass, before the first act."""
 
     def end(self) -> None:
-        """Give everything back, before the program is judged as a whole."""
+        """Give all held memory back, before the program is judged as a whole."""
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out an operation and have it judged; skip misuse that no claim covers."""
+        """Carry out and judge an operation; skip misuse that the adapter does not claim to refuse."""
         if self.can_refuse and not self._refuses_all and not self._may_ask(operation):
             return _LEFT_AWAY
         before_step = type(self).before_step
@@ -294,7 +294,7 @@ class ActingMachine(RuleBasedStateMachine):
         return all(misuse.needs in self.capabilities for misuse in wrong)
 
     def look_inside(self) -> None:
-        """Walk the implementation from inside now, even without `AUDIT`."""
+        """Audit the implementation's internal state now, even without `AUDIT`."""
         self._watched(self.examiner.look_inside)
 
     def _watched(self, call: Callable[[], T]) -> T:
@@ -320,7 +320,7 @@ class ActingMachine(RuleBasedStateMachine):
         type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
 
     def teardown(self) -> None:
-        """Give everything back, judge the end, and now and then run the whole program again (X3)."""
+        """Give all memory back, judge the end, and in some runs run the whole program a second time (X3)."""
         cls, found = type(self), self.found
         is_broken = found is not None and found.history is self.examiner.history
         try:
@@ -353,7 +353,7 @@ class ActingMachine(RuleBasedStateMachine):
 
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
-    """Return the base from which a machine class was made: the first of its bases that stands in a module."""
+    """Return the written class of a generated machine: its first base that a module defines by name."""
     bases = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
     return next(base for base in bases if vars(sys.modules[base.__module__]).get(base.__name__) == base)
 
@@ -367,7 +367,7 @@ def make_machine(
     audit: bool = True,
     unwanted: Unwanted | None = None,
 ) -> type[ActingMachine]:
-    """Make the machine class of one adapter and configuration, under a name of its own.
+    """Return a new machine class for one adapter and configuration.
 
     Hypothesis files failing examples under a class's name, so two must not share one.
     """
@@ -386,13 +386,13 @@ def make_machine(
 
 
 def acts_of(machine_class: type[ActingMachine]) -> dict[str, Any]:
-    """Return each act of a machine by its name, in order of names."""
+    """Return the acts of a machine by name, in alphabetical order."""
     methods = {name: getattr(machine_class, name) for name in sorted(dir(machine_class))}
     return {name: method for name, method in methods.items() if hasattr(method, "act_ranges")}
 
 
 class ActPlayer:
-    """A player of a machine's acts from a seeded generator: the same seed gives the same program."""
+    """A player that draws a machine's acts from a seeded generator; the same seed gives the same program."""
 
     def __init__(self, machine: ActingMachine, source: random.Random) -> None:
         self._machine, self._source = machine, source
@@ -401,7 +401,7 @@ class ActPlayer:
         self._ready: dict[tuple[bool, ...], tuple[list[Any], list[int]]] = {}
 
     def play(self) -> None:
-        """Choose an act that makes sense now, by weight, draw its arguments, and play it."""
+        """Choose by weight an act that can be played now, draw its arguments, and play it."""
         answers = tuple([bool(getattr(self._machine, need)) for need in self._needs])
         if answers not in self._ready:
             self._ready[answers] = self._ready_where(dict(zip(self._needs, answers, strict=True)))
@@ -412,13 +412,13 @@ class ActPlayer:
         chosen.act_itself(self._machine, **drawn)
 
     def _ready_where(self, met: dict[str, bool]) -> tuple[list[Any], list[int]]:
-        """Return the acts that make sense where some needs are met, with their cumulative weights."""
+        """Return the acts that can be played if these needs are met, with their cumulative weights."""
         ready = list(compress(self._acts, (met.get(method.act_needs, True) for method in self._acts)))
         return ready, list(accumulate(method.act_weight for method in ready))
 
 
 def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMachine:
-    """Play a machine's acts from a seed, tear it down and return it; the run is the same everywhere."""
+    """Play a number of acts from a seed, and return the ended machine; equal seeds give equal runs."""
     machine = machine_class()
     player = ActPlayer(machine, random.Random(seed))
     try:

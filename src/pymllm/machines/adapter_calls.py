@@ -1,4 +1,4 @@
-"""The calls of machines and searches to adapters: each within its time, and what it raises named.
+"""The calls of machines and searches to adapters, with a time limit and with errors that name the adapter.
 
 An adapter is a stranger's code and may do anything. What it raises, and that it hangs or tries to end the
 process, becomes an `AdapterError` which says in which call; only a violation that an adapter finds itself and
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 def build_adapter(name: str, config: Config | None = None) -> Adapter:
-    """Build an adapter, as the registry's `make_adapter`; `AdapterError` where it cannot be loaded or built.
+    """Build an adapter as `make_adapter` does; raise `AdapterError` if it cannot be loaded or built.
 
     `ProgramError` says that the configuration describes something too large.
     """
@@ -59,7 +59,7 @@ def find_changed(header: Header, adapter: Adapter) -> str | None:
 
 
 def _as_built(name: str, adapter: Adapter) -> Adapter:
-    """Return a new adapter; `AdapterError` where its name, kind, config or capabilities are invalid."""
+    """Return a new adapter; raise `AdapterError` if its name, kind, config or capabilities are invalid."""
     if type(adapter.name) is not str:
         raise AdapterError(name, f"its name is {shown(adapter.name)}; keep the name given to __init__")
     if type(adapter.kind) is not str or adapter.kind not in KINDS:
@@ -72,7 +72,7 @@ def _as_built(name: str, adapter: Adapter) -> Adapter:
 
 
 class _Step(AdapterCall[Outcome]):
-    """An operation to carry out; a record of four functions for each took twice as long to make."""
+    """A call that carries out one operation; a class, since four closures per call took twice as long."""
 
     __slots__ = ("_asked", "_history")
 
@@ -97,7 +97,7 @@ class _Step(AdapterCall[Outcome]):
 def apply_step(
     adapter: Adapter, number: int, operation: Operation, history: History | None = None
 ) -> Outcome:
-    """Let an adapter carry an operation out; ``history`` has the earlier steps, reported if no answer comes.
+    """Have an adapter carry out an operation; ``history`` is reported if the adapter hangs.
 
     `ProgramError`: it names a step that gave nothing. `InvariantViolation`: the adapter looked inside and
     found it. `AdapterError`: the adapter raised something else, which is no outcome.
@@ -106,7 +106,7 @@ def apply_step(
 
 
 def audit_adapter(adapter: Adapter, history: History) -> tuple[str, ...]:
-    """Let an adapter walk its implementation after the last step of a history; raises as `apply_step`."""
+    """Have an adapter audit its implementation after the last step; raise errors as `apply_step` does."""
     return answer_of(
         AdapterCall(
             adapter.name,
@@ -139,7 +139,7 @@ def close_adapter(adapter: Adapter, history: History | None = None) -> None:
 
 @contextmanager
 def closing(adapter: Adapter, history: History | None = None) -> Iterator[None]:
-    """Close an adapter at the end of a block; an error of the block outweighs one of the closing."""
+    """Close an adapter at the end of a ``with`` block; an error in the block outweighs one in closing."""
     try:
         yield
     except BaseException:
@@ -150,7 +150,7 @@ def closing(adapter: Adapter, history: History | None = None) -> Iterator[None]:
 
 
 def load_class(entry: AdapterEntry) -> AdapterClass:
-    """Import an adapter's class, which may take as long as heavy packages do; raises `AdapterError`."""
+    """Import an adapter's class, with time for heavy packages; raise `AdapterError` if that fails."""
     call = AdapterCall(
         entry.name, lambda: _load(entry), lambda: f"importing {entry.place}", seconds_least=_LOADING
     )
@@ -158,13 +158,13 @@ def load_class(entry: AdapterEntry) -> AdapterClass:
 
 
 def _load(entry: AdapterEntry) -> AdapterClass:
-    """Import a class, and in a worker exclude torch's objects from garbage collection."""
+    """Import a class; in a worker process, also exclude torch's objects from garbage collection."""
     with collector_aside() if entry.needs_torch and is_worker() else nullcontext():
         return load_adapter(entry)
 
 
 def answer_of(call: AdapterCall[Answer]) -> Answer:
-    """Return the answer of a call to an adapter; raises as this module's first lines say."""
+    """Return the result of a call to an adapter, or raise the errors that this module's docstring lists."""
     try:
         return call.within_limit()
     except (AdapterError, InvariantViolation, ProgramError, TookTooLong):
@@ -178,7 +178,7 @@ def answer_of(call: AdapterCall[Answer]) -> Answer:
 
 
 def describe_error(error: BaseException) -> str:
-    """Name an error and the line that raised it."""
+    """Return the name of an error and the line of code that raised it."""
     try:
         words = f": {error}" if str(error) else ""
     except Exception:  # a stranger's class may say so in code that fails, too
@@ -188,14 +188,14 @@ def describe_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndedConversation:
-    """The end of a conversation: its verdict and its last lines."""
+    """The end of a conversation with an adapter program: the verdict on it and its last lines."""
 
     verdict: str  # of `pymllm.adapters.process.VERDICTS`
     text: str  # the last lines, for a file
 
 
 def ended_conversation(error: BaseException) -> EndedConversation | None:
-    """Return the end of a conversation from its error; ``None`` for any other error."""
+    """Return the end of a conversation from the error that ended it; ``None`` for any other error."""
     if not isinstance(error, ConversationError):
         return None
     return EndedConversation(error.verdict, error.conversation)

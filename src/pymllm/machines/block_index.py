@@ -1,4 +1,4 @@
-"""The acts on a block index: events of workers, in and out of order, and queries."""
+"""The machine that drives a block index: workers' events, in and out of order, and searches."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _GROUPS = (0, 1)
 _MEDIA = ("", "CPU")
 _NAMESPACES: tuple[Namespace, ...] = (None, "salt", (None, "adapter"))
 _APART = 1000
-"""More than there are sequences in a namespace."""
+"""A number larger than the count of sequences in a namespace, to keep their hashes apart."""
 
 Path = tuple[int, ...]
-"""The hashes of the tokens of a sequence's blocks."""
+"""A sequence of blocks, as the tokens of each block."""
 
 Asked = tuple[Namespace, Path]
-"""A sequence of a namespace."""
+"""A sequence to search for: its namespace and its path."""
 
 
 class IndexMachine(PoolMachine):
-    """Drives an index: few workers with sequences that share their beginnings."""
+    """A machine that drives an index of a few workers, whose sequences share their beginnings."""
 
     MALFORMED = malformed_calls(
         store_blocks=(
@@ -49,7 +49,7 @@ class IndexMachine(PoolMachine):
     model: IndexModel
 
     def begin(self) -> None:
-        """Look up what is known."""
+        """Read the claims, and set the first group, medium and namespace."""
         self.model = self.judge.model
         self.can_look = "inspect" in self.capabilities
         self.can_hurry = "early_exit" in self.capabilities
@@ -65,7 +65,7 @@ class IndexMachine(PoolMachine):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def observe(self) -> None:
-        """Search for what events were about lately, each sequence to its end, and look at everything."""
+        """Search for each sequence of recent events to its end, then inspect the whole index."""
         ends = (it for it in self._asked if not any(_is_below(other, it) for other in self._asked))
         for namespace, path in islice(ends, _MOST_SEARCHES // len(self._groups)):
             for group in self._groups:
@@ -84,7 +84,7 @@ class IndexMachine(PoolMachine):
 
     @act(weight=2, seed=SEED)
     def find(self, seed: int) -> None:
-        """Search for some sequence twice, of blocks that nobody has perhaps."""
+        """Search for a sequence twice; perhaps no worker has its blocks."""
         source = random.Random(seed)
         path = self._path(source)
         search = ops.FindBlocks(path, False, self._namespace(source), self._room(source).group)
@@ -95,28 +95,28 @@ class IndexMachine(PoolMachine):
 
     @act("is_new", weight=8)
     def count_from_zero(self) -> None:
-        """Let workers, tokens and hashes of this program begin with 0."""
+        """Let the workers, tokens and hashes of this program begin at 0."""
         self._less = 1
 
     @act("can_begin_numbers", weight=16)
     def number_events(self) -> None:
-        """Let the events of this program have numbers."""
+        """Give the events of this program sequence numbers."""
         self._is_numbered = True
 
     @act("can_have_rooms", weight=16)
     def have_rooms(self) -> None:
-        """Let blocks of this program lie in several groups, or media, or both."""
+        """Place the blocks of this program in several groups, media, or both."""
         self._groups = _GROUPS if "layer_groups" in self.capabilities else _GROUPS[:1]
         self._media = _MEDIA if "media" in self.capabilities else _MEDIA[:1]
 
     @act("can_have_namespaces", weight=16)
     def have_namespaces(self) -> None:
-        """Let sequences of this program be of several namespaces."""
+        """Use several namespaces for the sequences of this program."""
         self._namespaces = self._could_have
 
     @act(weight=8, worker=(1, _WORKERS), count=(1, _LONGEST), seed=SEED)
     def store(self, worker: int, count: int, seed: int) -> None:
-        """Store the end of some sequence, below the blocks of it that the worker has."""
+        """Store the end of a sequence, below those of its blocks that the worker has."""
         worker -= self._less
         source = random.Random(seed)
         path = self._path(source)
@@ -126,7 +126,7 @@ class IndexMachine(PoolMachine):
 
     @act(weight=4, worker=(1, _WORKERS), depth=(0, _LONGEST - 1), count=(1, 2), seed=SEED)
     def store_anywhere(self, worker: int, depth: int, count: int, seed: int) -> None:
-        """Store a part of a sequence, below a block that may be missing, or a part that is stored already."""
+        """Store a part of a sequence that may be stored already, below a block that may be missing."""
         worker -= self._less
         source = random.Random(seed)
         path = self._path(source)
@@ -136,7 +136,7 @@ class IndexMachine(PoolMachine):
 
     @act("has_blocks", weight=4, pick=(0, 30), worker=(1, _WORKERS))
     def copy(self, pick: int, worker: int) -> None:
-        """Store a whole sequence that somebody has."""
+        """Store a whole sequence that another worker has."""
         worker -= self._less
         owner, room, hash = self._held(pick)
         path, namespace = self._path_to(owner, hash), self.model.place(owner, hash).namespace
@@ -144,7 +144,7 @@ class IndexMachine(PoolMachine):
 
     @act("has_many_rooms", weight=4, pick=(0, 30), other=(0, 7), is_whole=(0, 1))
     def copy_elsewhere(self, pick: int, other: int, is_whole: int) -> None:
-        """Store a block of a worker in another medium or group as well, or all down to it."""
+        """Store a block of a worker, or its whole path, in a second medium or group."""
         worker, _, hash = self._held(pick)
         path, namespace = self._path_to(worker, hash), self.model.place(worker, hash).namespace
         room = self._rooms[other % len(self._rooms)]
@@ -152,21 +152,21 @@ class IndexMachine(PoolMachine):
 
     @act("has_many_namespaces", weight=4, pick=(0, 30), other=(0, 7))
     def copy_to_namespace(self, pick: int, other: int) -> None:
-        """Store the tokens of a sequence of a worker in another namespace as well."""
+        """Store the tokens of a worker's sequence in a second namespace."""
         worker, room, hash = self._held(pick)
         path = self._path_to(worker, hash)
         self._store(worker, path, 0, len(path), self._namespaces[other % len(self._namespaces)], room)
 
     @act("has_blocks", weight=8, pick=(0, 30), count=(1, 2), is_last=(0, 2))
     def remove(self, pick: int, count: int, is_last: int) -> None:
-        """Remove blocks of a worker from inside of a sequence, or its last ones, the last first."""
+        """Remove blocks from the middle of a worker's sequence, or its last blocks, last first."""
         worker, room, hash = self._held(pick)
         hashes = [hash, *self.model.below(worker, hash, room.group)]
         self._remove(worker, hashes[::-1] if is_last else hashes[:count], room)
 
     @act("has_gap", weight=4, pick=(0, 30), count=(1, 3), is_rebuilt=(0, 2))
     def close_gap(self, pick: int, count: int, is_rebuilt: int) -> None:
-        """Store a block again that is missing above others, with some that come after it."""
+        """Store a missing block above others again, with some of the blocks that follow."""
         worker, group, hash = self._gaps()[pick % len(self._gaps())]
         path, namespace = self._path_to(worker, hash), self.model.place(worker, hash).namespace
         below = self.model.below(worker, hash, group)
@@ -178,7 +178,7 @@ class IndexMachine(PoolMachine):
 
     @act("has_gap", weight=5, pick=(0, 30), is_removed=(0, 1), token=(1, _TOKENS))
     def change_what_is_cut_off(self, pick: int, is_removed: int, token: int) -> None:
-        """Remove a block that is cut off, or store one below it."""
+        """Remove a cut-off block, or store a block below it."""
         worker, group, gap = self._gaps()[pick % len(self._gaps())]
         below = list(self.model.below(worker, gap, group))
         hash = below[pick % len(below)]
@@ -192,7 +192,7 @@ class IndexMachine(PoolMachine):
 
     @act(weight=2, worker=(1, _WORKERS), count=(1, 2), seed=SEED)
     def remove_anything(self, worker: int, count: int, seed: int) -> None:
-        """Remove some blocks that the worker may not have."""
+        """Remove blocks, some of which the worker may lack."""
         worker -= self._less
         source = random.Random(seed)
         paths = [self._path(source) for _ in range(count)]
@@ -203,52 +203,52 @@ class IndexMachine(PoolMachine):
 
     @act(worker=(1, _WORKERS))
     def clear(self, worker: int) -> None:
-        """Take all blocks from a worker."""
+        """Clear a worker of all blocks."""
         worker -= self._less
         self._ask(ops.ClearWorker(worker, self._number(worker)))
 
     @act(worker=(1, _WORKERS))
     def drop(self, worker: int) -> None:
-        """Let a worker leave."""
+        """Drop a worker from the index."""
         worker -= self._less
         self.ask(ops.DropWorker(worker))
 
     @act(chance=(0, 2))
     def reset(self, chance: int) -> None:
-        """Take everything from everybody, now and then."""
+        """Reset the whole index, in some draws."""
         if not chance:
             self.ask(ops.Reset())
 
     @act("can_look", weight=3)
     def rebuild(self) -> None:
-        """Build the index anew from what it shows."""
+        """Rebuild the index from the blocks that it shows."""
         self.ask(ops.Rebuild())
 
     # -- numbers -------------------------------------------------------------------------------------------
 
     @act("has_events", weight=6, pick=(0, 7), is_rebuilt=(0, 2))
     def repeat(self, pick: int, is_rebuilt: int) -> None:
-        """Tell one of the last events again, perhaps to an index that was built anew."""
+        """Send a recent event a second time, perhaps to a rebuilt index."""
         if is_rebuilt == 2 and self.can_look:
             self.ask(ops.Rebuild())
         self.ask(self._events[-1 - pick % len(self._events)])
 
     @act("has_events", weight=4, pick=(0, 7), missing=(1, 3))
     def leave_out(self, pick: int, missing: int) -> None:
-        """Tell an event behind others that were never told."""
+        """Send an event with a sequence number that leaves a gap."""
         event = self._events[-1 - pick % len(self._events)]
         self.ask(replace(event, number=self.model.next_number(event.worker) + missing))
 
     @act("has_events", weight=4, pick=(0, 7))
     def begin_anew(self, pick: int) -> None:
-        """Tell an event as the first one of a worker that was started anew."""
+        """Send an event with number 0, as the first event of a restarted worker."""
         self.ask(replace(self._events[-1 - pick % len(self._events)], number=0))
 
     # -- misuse --------------------------------------------------------------------------------------------
 
     @act("can_refuse", worker=(1, _WORKERS), is_parent=(0, 1), seed=SEED)
     def store_badly(self, worker: int, is_parent: int, seed: int) -> None:
-        """Store a block below itself, or twice."""
+        """Store a block below itself, or the same block twice."""
         worker -= self._less
         path = self._path(random.Random(seed))
         blocks = self._blocks(worker, path, None)
@@ -259,23 +259,23 @@ class IndexMachine(PoolMachine):
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing has a number yet."""
+        """Whether no event has been sent yet."""
         return not self._asked
 
     @property
     def can_begin_numbers(self) -> bool:
-        """Whether events could have numbers, and nothing was told yet."""
+        """Whether numbering of events may begin: the adapter claims numbers, and no event has been sent."""
         return self.can_number and self.is_new and not self._is_numbered
 
     @property
     def can_have_rooms(self) -> bool:
-        """Whether there could be several groups or media, and nothing was told yet."""
+        """Whether several groups or media may be used: claimed by the adapter, and before the first event."""
         could = not self.capabilities.isdisjoint(("layer_groups", "media"))
         return could and self.is_new and len(self._rooms) == 1
 
     @property
     def can_have_namespaces(self) -> bool:
-        """Whether there could be several namespaces, and nothing was told yet."""
+        """Whether several namespaces may be used: the adapter claims them, and no event has been sent."""
         return self.is_new and len(self._could_have) > len(self._namespaces)
 
     @property
@@ -288,22 +288,22 @@ class IndexMachine(PoolMachine):
 
     @property
     def has_events(self) -> bool:
-        """Whether an event had a number."""
+        """Whether any event with a sequence number has been sent."""
         return bool(self._events)
 
     @property
     def has_blocks(self) -> bool:
-        """Whether a worker has, or may have, a block."""
+        """Whether any worker has, or may have, a block."""
         return any(known.has_blocks for known in self.model.workers.values())
 
     @property
     def has_many_rooms(self) -> bool:
-        """Whether blocks may lie in several groups or media, and there is one."""
+        """Whether blocks lie in several groups or media, and a worker has a block."""
         return len(self._rooms) > 1 and self.has_blocks
 
     @property
     def has_many_namespaces(self) -> bool:
-        """Whether sequences may be of several namespaces, and there is one."""
+        """Whether sequences have several namespaces, and a worker has a block."""
         return len(self._namespaces) > 1 and self.has_blocks
 
     @property
@@ -351,7 +351,7 @@ class IndexMachine(PoolMachine):
         return self.model.next_number(worker) if self._is_numbered else None
 
     def _path_to(self, worker: int, hash: int) -> Path:
-        """Return the sequence that a hash stands for."""
+        """Return the sequence that ends with the block of a hash."""
         tokens: list[int] = []
         parent: int | None = hash
         while parent is not None:
@@ -360,7 +360,7 @@ class IndexMachine(PoolMachine):
         return tuple(reversed(tokens))
 
     def _hash(self, worker: int, path: Sequence[int], namespace: Namespace) -> int:
-        """Return a number of its own for each sequence, and for each worker where they hash by themselves."""
+        """Return a hash that is unique to a sequence, and to a worker where workers hash differently."""
         number = 0
         for token in path:
             number = number * (_TOKENS + 1) + token + self._less
@@ -397,6 +397,6 @@ class IndexMachine(PoolMachine):
 
 
 def _is_below(sequence: Asked, other: Asked) -> bool:
-    """Tell whether a sequence goes on where another one ends."""
+    """Tell whether a sequence extends another one."""
     (space, path), (other_space, start) = sequence, other
     return space == other_space and len(path) > len(start) and path[: len(start)] == start

@@ -1,4 +1,4 @@
-"""The machine that drives the simulated engine over an adapter's context."""
+"""The machine that runs the simulated engine over an adapter's context of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymllm.workloads.source import Stage
 
 
 class BlockLifecycleNotes(EngineNotes):
-    """An onlooker that counts the coverage goals of an engine over a context."""
+    """An observer of engine events that counts the coverage goals of an engine over a context."""
 
     PLAIN: ClassVar[Mapping[Event, str]] = {
         Event.REJECTED: "a request can never fit",
@@ -42,7 +42,7 @@ class BlockLifecycleNotes(EngineNotes):
             self._aside.discard(live.request_id)
 
     def note_admission(self, live: BlockRequest) -> None:
-        """Count the coverage goals of an admission: what a retracted request has found."""
+        """Count the coverage goals of an admission, such as blocks found by a retracted request."""
         super().note_admission(live)
         again = live.request_id in self._retracted and live.cached_tokens
         self._meet("a retracted request finds cached what it had", again)
@@ -62,14 +62,14 @@ _MOST_OUTPUT = 24  # tokens of a request that grows: each is a step
 
 
 class BlockLifecycleMachine(EngineMachine):
-    """The machine of an engine over a context: requests are set aside and thrown back, too."""
+    """A machine that runs an engine over a context, with requests that are paused and retracted."""
 
     RESET_LAW = "C9"
     LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]] = {ops.Release: "E3", ops.AddRequest: "E4"}
     engine: BlockEngine
 
     def demand_engine(self) -> None:
-        """Refuse an adapter that no engine can drive."""
+        """Raise an error for an adapter that no engine can drive."""
         header = self.examiner.history.header
         if not {"engine", "reserve"} <= {*header.capabilities} or header.kind != "requests":
             raise AdapterError(
@@ -77,14 +77,14 @@ class BlockLifecycleMachine(EngineMachine):
             )
 
     def set_up(self) -> None:
-        """Start an engine without headroom for decoding requests; later ones may have some."""
+        """Start the first engine, without reserved tokens for decoding requests."""
         model = self.judge.model.context
         self._size: int = model.block_size
         self._row: int = model.max_blocks * model.block_size  # tokens
         self.start(headroom=0)
 
     def start(self, *, headroom: int) -> None:
-        """Start an engine that keeps ``headroom`` tokens free for each decoding request."""
+        """Start an engine that reserves ``headroom`` tokens for each decoding request."""
         config = driven_block_config(
             self.examiner.history.header, chunk_tokens=6 * self.scale, decode_headroom=headroom
         )
@@ -94,12 +94,12 @@ class BlockLifecycleMachine(EngineMachine):
 
     @property
     def allocating(self) -> DrivenContext:
-        """The context of the engine."""
+        """The context in which the engine allocates."""
         return self._context
 
     @property
     def notes(self) -> BlockLifecycleNotes:
-        """The onlooker of the engine."""
+        """The observer of the engine's events."""
         return self._notes
 
     @act(rare=(0, 11), headroom=(0, 2))
@@ -125,12 +125,12 @@ class BlockLifecycleMachine(EngineMachine):
         self._context.empty()
 
     def empty(self) -> None:
-        """Let the engine empty the context, for which there is only one operation."""
+        """Have the engine empty the context, which takes a single operation."""
         self.checked(self.engine.evict_everything, may_reset=True)
 
     @property
     def scale(self) -> int:
-        """The unit of lengths, in tokens: a part of a row, or long prompts would take long programs."""
+        """The unit of lengths, in tokens: a part of a row, since longer prompts would make programs long."""
         return max(2, self._row // 14)
 
     @property
@@ -148,7 +148,7 @@ class BlockLifecycleMachine(EngineMachine):
         return output * 2 if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
         config = self.engine.config
         prompt = min(config.capacity // 6, config.max_context // 3)
         output = min(_MOST_OUTPUT, config.max_context + 1 - prompt)

@@ -1,4 +1,4 @@
-"""The acts of callers, good and bad, on blocks and on the states that are cached beside them."""
+"""The machine that drives block allocators, with correct and incorrect calls on blocks and cached states."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PICK = (0, 20)
 FORM = (0, 5)
 _FORMS = ("list", "tuple", "int32", "int64", "tensor32", "tensor64")
 _HASHES = 12
-"""So few that blocks meet under one hash."""
+"""The number of hashes to draw from, small enough that several blocks draw the same."""
 
 
 class BlockActs(PoolMachine):
-    """The acts on a block allocator, which read blocks, slots and states from the model."""
+    """The acts on a block allocator; the model tells which blocks, slots and states exist."""
 
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = tuple(ops.Malformed(*call) for call in MALFORMED_BLOCKS)
 
     model: BlocksModel
 
     def begin(self) -> None:
-        """Look at everything as long as it is new: a reset is to bring that back."""
+        """Inspect the new allocator, whose state a reset must restore."""
         self.model = self.judge.model
         # Reading changes nothing, so that one walk after each act shows as much as one after each step.
         self.examiner.audits_steps = False
@@ -42,7 +42,7 @@ class BlockActs(PoolMachine):
         self.observe()
 
     def observe(self) -> None:
-        """Look at every view and every state, and check the trackers from inside where that is wanted."""
+        """Inspect every view and every state, and audit the allocator's internal state if required."""
         self._watched(self.examiner.look_in_turn)
         self.do(ops.Inspect())
         if "events" in self.capabilities:
@@ -53,7 +53,7 @@ class BlockActs(PoolMachine):
                 self.do(ops.ReadLive(layer))
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out an operation, or what a careful caller asks for instead, where that is owed."""
+        """Carry out an operation, or a careful replacement if the adapter needs careful callers."""
         if not self._is_careful:
             return super().do(operation)
         outcome = Outcome(Unsupported("a careful caller does not ask for this"))
@@ -70,12 +70,12 @@ class BlockActs(PoolMachine):
 
     @property
     def held(self) -> list[int]:
-        """Referenced blocks."""
+        """The referenced blocks."""
         return self.model.blocks.held
 
     @property
     def occupied(self) -> list[int]:
-        """Referenced and cached blocks."""
+        """The referenced and the cached blocks."""
         return self.model.blocks.occupied
 
     @property
@@ -91,17 +91,17 @@ class BlockActs(PoolMachine):
     # -- well-behaved acts ---------------------------------------------------------------------------------
     @act(count=(0, 3), weight=2)
     def alloc(self, count: int) -> None:
-        """Take a few blocks."""
+        """Allocate a few blocks."""
         self.ask(ops.AllocBlocks(count))
 
     @act(but=(0, 3))
     def alloc_all(self, but: int) -> None:
-        """Take all that can be had, or leave a few."""
+        """Allocate all available blocks, or almost all."""
         self.ask(ops.AllocBlocks(max(0, self._room - but)))
 
     @act(extra=(1, 3))
     def alloc_too_much(self, extra: int) -> None:
-        """Ask for more than can be had."""
+        """Allocate more blocks than are available."""
         self.ask(ops.AllocBlocks(self._room + extra))
 
     @property
@@ -110,32 +110,32 @@ class BlockActs(PoolMachine):
 
     @act("occupied", start=PICK, count=(1, 3), twice=(0, 1), form=FORM, weight=2)
     def retain(self, start: int, count: int, twice: int, form: int) -> None:
-        """Share some blocks, cached ones too."""
+        """Add references to blocks, including cached ones."""
         blocks = pick(self.occupied, start, count)
         self.ask(ops.RetainBlocks(self.names(blocks + blocks[:twice]), _FORMS[form]))
 
     @act("held", start=PICK, count=(1, 4), times=(1, 3), form=FORM, weight=3)
     def release(self, start: int, count: int, times: int, form: int) -> None:
-        """Give back some references, several of a block where there are several."""
+        """Release some references, perhaps several of one block."""
         refs = self.model.blocks.callers_refs
         blocks = [block for block in pick(self.held, start, count) for _ in range(min(times, refs(block)))]
         self.ask(ops.ReleaseBlocks(self.names(blocks), _FORMS[form]))
 
     @act("held", but=(0, 3))
     def release_all(self, but: int) -> None:
-        """Give every reference to all blocks back but for a few."""
+        """Release all references to all blocks except a few."""
         refs = self.model.blocks.callers_refs
         blocks = [block for block in self.held[but:] for _ in range(refs(block))]
         self.ask(ops.ReleaseBlocks(self.names(blocks)))
 
     @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=2)
     def publish(self, count: int, parent: int, fresh: int, seed: int) -> None:
-        """Take blocks and register them."""
+        """Allocate blocks and register them."""
         self.take_chain(count, parent, fresh, seed)
         self.observe()
 
     def take_chain(self, count: int, parent: int, fresh: int, seed: int) -> tuple[int, ...]:
-        """Take blocks and register them as a chain, on their own or below a registered block; return them."""
+        """Allocate and register a chain of blocks, perhaps below a registered block, and return the chain."""
         outcome = self.do(ops.AllocBlocks(count * self._scale))
         taken: tuple[int, ...] = getattr(outcome.result, "slots", ())
         hashes = [self._hash(seed + at, fresh) for at in range(len(taken))]
@@ -147,7 +147,7 @@ class BlockActs(PoolMachine):
 
     @act("held", start=PICK, count=(1, 3), above=(0, 3), seed=SEED, form=FORM, weight=2)
     def register(self, start: int, count: int, above: int, seed: int, form: int) -> None:
-        """Register held blocks, also blocks that are registered already, with parents that may be unknown."""
+        """Register held blocks, some perhaps registered already, below parents that may be unknown."""
         blocks = pick(self.held, start, count)
         known = self.model.blocks.hash_of
         hashes = [known.get(block) or self._hash(seed + at) for at, block in enumerate(blocks)]
@@ -159,7 +159,7 @@ class BlockActs(PoolMachine):
     def _register(
         self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None, form: str = "list"
     ) -> None:
-        """Register each block after its parent, and none whose parent's hash comes later."""
+        """Register each block after its parent; leave out blocks whose parent's hash comes later."""
         for at, value in enumerate(parents or ()):
             if value in hashes[at + 1 :] and value not in hashes[:at]:
                 parents = None
@@ -168,23 +168,23 @@ class BlockActs(PoolMachine):
         self.do(ops.RegisterBlocks(self.names(blocks), tuple(hashes), above, form))
 
     def _hash(self, seed: int, fresh: int = 0) -> int:
-        """Draw a hash: one of a few, or one that nothing else is likely to have."""
+        """Draw a hash, either one of a few or one that is probably unique."""
         source = random.Random(seed)
         return source.randint(1, 2**63 - 1) if fresh == 1 else source.randint(1, _HASHES * self._scale)
 
     @act("occupied", start=PICK, count=(1, 4), form=FORM)
     def stamp(self, start: int, count: int, form: int) -> None:
-        """Use some blocks."""
+        """Stamp some blocks as used."""
         self.ask(ops.StampBlocks(self.names(pick(self.occupied, start, count)), _FORMS[form]))
 
     @act(by=(1, 3), back=(0, 9), weight=2)
     def tick(self, by: int, back: int) -> None:
-        """Let the clock advance; seldom, let it begin anew."""
+        """Advance the clock, or in a few draws set it back to 0."""
         self.do(ops.SetClock(self.model.blocks.clock + by if back else 0))
 
     @act(often=(0, 1))
     def reset(self, often: int) -> None:
-        """Reset everything now and then, and where every slot is in hand."""
+        """Reset the allocator in some draws, or whenever the caller has taken every slot."""
         slots = self.model.slots
         if not often or (slots is not None and len(slots.in_hand) == slots.total):
             self.ask(ops.Reset())
@@ -192,7 +192,7 @@ class BlockActs(PoolMachine):
     # -- the observer --------------------------------------------------------------------------------------
     @act("can_fail", call=(0, 1), start=PICK, room=(0, 3), evicts=(0, 1), weight=2)
     def disturb(self, call: int, start: int, room: int, evicts: int) -> None:
-        """Let the observer of a release or of an eviction raise, or call the allocator."""
+        """Make the observer of a release or an eviction raise an error or call the allocator."""
         blocks = self.model.blocks
         self.do(ops.Fault(("callback", "reenter")[call]))
         if evicts and blocks.evictable():
@@ -218,12 +218,12 @@ class BlockActs(PoolMachine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a transfer is over, and a second end is refused."""
+        """Whether any transfer has ended, and the adapter refuses a second end."""
         return self.can_refuse and bool(self.model.ended)
 
     @act("can_transfer", start=PICK, count=(1, 4), way=(0, 2), weight=2)
     def begin_transfer(self, start: int, count: int, way: int) -> None:
-        """Let something outside use some blocks, one perhaps twice, or cached ones, and ask for all room."""
+        """Begin a transfer of blocks, one perhaps twice, or of cached blocks before all others are taken."""
         cached = self.model.blocks.cached if way == 2 else []
         blocks = pick(cached or self.occupied, start, count)
         self.ask(ops.BeginTransfer(self.names(blocks + blocks[: way % 2])))
@@ -232,12 +232,12 @@ class BlockActs(PoolMachine):
 
     @act("has_transfers", which=PICK, weight=2)
     def end_transfer(self, which: int) -> None:
-        """End a transfer, whoever has its blocks."""
+        """End a transfer, whether its blocks are referenced elsewhere or not."""
         self.ask(ops.EndTransfer(self._transfer(which)))
 
     @act("has_transfers", which=PICK, then=(0, 2), weight=2)
     def abort(self, which: int, then: int) -> None:
-        """Give up all references to the blocks of a transfer, take all others, and perhaps end it."""
+        """Release all references to a transfer's blocks, allocate all others, and perhaps end it."""
         transfer, refs = self._transfer(which), self.model.blocks.callers_refs
         blocks = [block for block in self.model.transfers[transfer] for _ in range(refs(block))]
         self.ask(ops.ReleaseBlocks(self.names(blocks)))
@@ -249,7 +249,7 @@ class BlockActs(PoolMachine):
 
     @act("can_transfer", often=(0, 3))
     def transfer_all(self, often: int) -> None:
-        """Let every block be under transfer, perhaps, and give all of them up."""
+        """Put every block in a transfer, in some draws, and release them all."""
         if not often:
             self.do(ops.AllocBlocks(self._room))
             self.do(ops.BeginTransfer(self.names(self.occupied)))
@@ -258,7 +258,7 @@ class BlockActs(PoolMachine):
 
     @act("has_ended", which=PICK)
     def end_again(self, which: int) -> None:
-        """End a transfer that is over."""
+        """End a transfer that has already ended."""
         ended = [*self.model.ended]
         self.ask(ops.EndTransfer(ended[which % len(ended)]))
 
@@ -267,7 +267,7 @@ class BlockActs(PoolMachine):
 
     # -- misuse --------------------------------------------------------------------------------------------
     def bad_block(self, which: int) -> int | None:
-        """Return a block that nobody has: a free one, the dummy, or one outside."""
+        """Return a block that cannot be named: a free one, the dummy, or one outside the pool."""
         blocks = self.model.blocks
         if which == 0:
             return min(blocks.free, default=None)
@@ -275,7 +275,7 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, count=(0, 3), which=(0, 2), call=(0, 3))
     def name_nobodys(self, start: int, count: int, which: int, call: int) -> None:
-        """Name one block that has no owner after blocks that are held."""
+        """Name a free, dummy or outside block after blocks that are held."""
         bad = self.bad_block(which)
         if bad is None:
             return
@@ -292,7 +292,7 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, count=(1, 2))
     def release_too_much(self, start: int, count: int) -> None:
-        """Release one block once more than it is held, after another."""
+        """Release a block more often than it is held, perhaps after another block."""
         blocks = pick(self.occupied, start, count)
         if blocks:
             last = blocks[-1]
@@ -302,7 +302,7 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, count=(1, 3), twist=(0, 4))
     def register_badly(self, start: int, count: int, twist: int) -> None:
-        """Register under another hash, under none, or with one too few."""
+        """Register a block under a second hash, under no hash, or with one hash too few."""
         known = self.model.blocks.hash_of
         blocks = pick(self.held, start, count)
         if not blocks:
@@ -323,13 +323,13 @@ class BlockActs(PoolMachine):
 
     @act("can_refuse", start=PICK, below=(0, 1))
     def stamp_badly(self, start: int, below: int) -> None:
-        """Stamp a block outside the pool after others."""
+        """Stamp a block outside the pool after valid blocks; the whole call must be refused."""
         outside = -1 if below else self.model.blocks.usable + 1
         self.ask(ops.StampBlocks(self.names([*pick(self.occupied, start, 2), outside])))
 
     # -- naming --------------------------------------------------------------------------------------------
     def names(self, blocks: Sequence[int]) -> tuple[Span, ...]:
-        """Name blocks that are not free by the steps that gave them, and other blocks by their numbers."""
+        """Return spans for blocks: by the steps that gave them, or by number for free blocks."""
         known = self.model.blocks
         return name_numbers(
             blocks, self.model.given, lambda it: it not in known.free and 0 <= it < known.usable
@@ -340,32 +340,32 @@ _WAYS = ("one by one", "batch", "deregistered")
 
 
 class BlockMachine(BlockActs):
-    """Drives blocks and, where there are any, the slots of cached states beside them (C1 to C7, C9)."""
+    """The machine of block allocators, with the slots of cached states if there are any (C1 to C7, C9)."""
 
     @property
     def has_slots(self) -> bool:
-        """Whether states are cached."""
+        """Whether the allocator caches states in slots."""
         return self.model.slots is not None
 
     @property
     def has_states(self) -> bool:
-        """Whether a block has a slot."""
+        """Whether any block has a slot."""
         return self.model.slots is not None and bool(self.model.slots.slot_of)
 
     @property
     def has_writable(self) -> bool:
-        """Whether a slot is in use or in hand."""
+        """Whether any slot belongs to a block or to the caller."""
         return self.model.slots is not None and bool(self.model.slots.usable)
 
     @property
     def can_misuse_slots(self) -> bool:
-        """Whether there are slots, and misuse is refused."""
+        """Whether the allocator has slots and claims to refuse misuse."""
         return self.has_slots and self.can_refuse
 
     # -- whole requests ------------------------------------------------------------------------------------
     @act("has_slots", count=(1, 3), parent=PICK, request=(0, 7), stays=(0, 2), seed=SEED, weight=2)
     def serve(self, count: int, parent: int, request: int, stays: int, seed: int) -> None:
-        """Take, publish, save and name the blocks of a request, and perhaps release them, some time later."""
+        """Allocate, register, save and name the blocks of a request, and perhaps release them later."""
         blocks = self.take_chain(count, parent, fresh=1, seed=seed)
         new = self._without_slot(blocks)[: len(self.slots.free) + len(self.slots.victims())]
         self.do(ops.AllocSlots(self.names(new)))
@@ -388,19 +388,19 @@ class BlockMachine(BlockActs):
     # -- slots ---------------------------------------------------------------------------------------------
     @act("has_slots", start=PICK, count=(0, 4), repeats=(0, 2), weight=3)
     def alloc_slots(self, start: int, count: int, repeats: int) -> None:
-        """Get slots for some blocks, a few of them named twice."""
+        """Allocate slots for some blocks, a few of which are named twice."""
         blocks = pick(self.model.blocks.occupied, start, count)
         self.ask(ops.AllocSlots(self.names([*blocks, *blocks[:repeats]])))
 
     @act("has_slots", start=PICK, spare=(-1, 2))
     def alloc_many_slots(self, start: int, spare: int) -> None:
-        """Ask for about as many slots as there are, or for one more."""
+        """Request slots for about as many blocks as there are slots, or for one more."""
         blocks = pick(self.model.blocks.occupied, start, max(0, self.slots.total - spare))
         self.ask(ops.AllocSlots(self.names(blocks)))
 
     @act("has_slots", start=PICK, count=(1, 2), weight=2)
     def alloc_slots_for_new_blocks(self, start: int, count: int) -> None:
-        """Get slots for blocks that have none, sometimes for more than there are free slots."""
+        """Allocate slots for blocks that have none, in some draws for more than there are free slots."""
         more = len(self.slots.free) if start % 2 else 0
         self.ask(ops.AllocSlots(self.names(self._new_blocks(start, count + more))))
 
@@ -409,13 +409,13 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", parent=PICK, seed=SEED, weight=2)
     def outlive(self, parent: int, seed: int) -> None:
-        """Let one request come and go after the other, and take slots until the older one's goes."""
+        """Serve two requests in turn, then allocate slots until the older request's slots are taken."""
         for each in (0, 1):
             self.serve(1, parent, each, 0, seed + each)
         self.ask(ops.AllocSlots(self.names(self._more_than_free(parent))))
 
     def _more_than_free(self, start: int) -> list[int]:
-        """Return more blocks without slots than slots are free; where so many are not held, take them."""
+        """Return one block more without a slot than there are free slots, allocating blocks if needed."""
         lacking = 1 + len(self.slots.free) - len(self._without_slot(self.occupied))
         if 0 < lacking <= self._room:
             self.do(ops.AllocBlocks(lacking))
@@ -423,7 +423,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", start=PICK, seed=SEED, weight=2)
     def alloc_slots_for_the_oldest(self, start: int, seed: int) -> None:
-        """Let the batch name the block whose slot would go first, beside others that have none."""
+        """Allocate slots for blocks without one, and for the block whose slot would be taken first."""
         for each in range(2 - len(self.slots.victims())):
             self.serve(1, start, each, 0, seed + each)
         others = self._more_than_free(start)
@@ -431,7 +431,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:
-        """Take the slots of some blocks into hand, seldom of more than may lose theirs, or before a reset."""
+        """Take slots from blocks for the caller, in some draws too many, or just before a reset."""
         self.do(ops.EvictSlots(count if extra else len(self.slots.victims()) + 1))
         if extra == 8 and self.slots.in_hand and self.slots.slot_of:
             self.do(ops.Reset())  # takes slots in use and in hand (C9)
@@ -439,7 +439,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", often=(0, 5))
     def hoard_slots(self, often: int) -> None:
-        """Take slots for cached blocks into hand until none is left, seldom: only a reset gives them back."""
+        """Take slots of cached blocks until none is left, in a few draws; only a reset gives them back."""
         cached = self.model.blocks.cached
         if often or not cached:
             return
@@ -452,14 +452,14 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:
-        """Ask some blocks, the dummy too, or one outside where that is refused."""
+        """Look up the slots of some blocks, perhaps of the dummy block or of a block outside the pool."""
         blocks = [*range(self.model.blocks.usable + 1)]
         outside = [-1 if start % 2 else len(blocks)] if not beyond and self.can_refuse else []
         self.do(ops.FindSlots(self.names([*pick(blocks, start, count), *outside])))
 
     @act("has_states", start=PICK, count=(1, 4), blank=(0, 3), weight=2)
     def name_states(self, start: int, count: int, blank: int) -> None:
-        """Make states known under their blocks' hashes; what has no hash says so."""
+        """Name the states of blocks by their hashes; blocks without a hash are left out."""
         hashes, having = self.model.blocks.hash_of, sorted(self.slots.slot_of)
         known = [block for block in having if block in hashes]
         blocks = pick(known if known and blank else having, start, count)
@@ -470,7 +470,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 3), seed=SEED, weight=2)
     def drop_states(self, start: int, count: int, repeat: int, how: int, seed: int) -> None:
-        """Drop the states of some blocks, as an observer also with hashes of others."""
+        """Drop the states of some blocks; like an observer, perhaps with the hashes of other blocks."""
         blocks = pick(
             sorted(self.slots.named if start % 3 == 0 else self.model.blocks.occupied), start, count
         )
@@ -485,7 +485,7 @@ class BlockMachine(BlockActs):
     # -- states --------------------------------------------------------------------------------------------
     @act("has_states", start=PICK, seed=SEED)
     def store_state(self, start: int, seed: int) -> None:
-        """Store a state layer by layer."""
+        """Store a state in every layer in turn."""
         (block,) = pick(sorted(self.slots.slot_of), start, 1)
         for layer, (recurrent, conv, ramp) in enumerate(self._contents(seed)):
             self.do(ops.StoreState(self.names([block])[0], layer, recurrent, conv, ramp))
@@ -502,7 +502,7 @@ class BlockMachine(BlockActs):
 
     @act("has_writable", start=PICK, count=(0, 3), request=(0, 7), weight=2)
     def save_live(self, start: int, count: int, request: int) -> None:
-        """Save live states into slots in use or in hand; requests may repeat."""
+        """Save live states into slots of blocks or of the caller; a request may be saved several times."""
         slots, live = pick(self.slots.usable, start, count), self.states.rows - 1
         if live:
             requests = tuple((request + at) % live for at in range(len(slots)))
@@ -510,13 +510,13 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", start=PICK, request=(0, 7), weight=2)
     def restore_live(self, start: int, request: int) -> None:
-        """Restore a request behind a block, which may have no state."""
+        """Restore the live state of a request from a block, which may have no state."""
         blocks, live = self.model.blocks.occupied, self.states.rows - 1
         if blocks and live:
             self.ask(ops.RestoreLive(request % live, self.names(pick(blocks, start, 1))[0]))
 
     def _contents(self, seed: int) -> list[tuple[int, int, int]]:
-        """Draw what a write writes, for each layer: two first elements, and what each further one adds."""
+        """Draw the contents of a write for each layer: two first elements, and the step between elements."""
         source, widest = random.Random(seed), max(self.states.widths.values())
         steepest = 24 // widest  # so that the last element is below 128, too
         return [
@@ -527,14 +527,14 @@ class BlockMachine(BlockActs):
     # -- misuse --------------------------------------------------------------------------------------------
     @act("can_misuse_slots", start=PICK, count=(0, 2), which=(0, 2))
     def alloc_slots_badly(self, start: int, count: int, which: int) -> None:
-        """Ask for the slot of a block that nobody has among others."""
+        """Request a slot for a free, dummy or outside block, among valid ones."""
         bad = self.bad_block(which)
         if bad is not None:
             self.ask(ops.AllocSlots(self.names([*pick(self.model.blocks.occupied, start, count), bad])))
 
     @act("can_misuse_slots", start=PICK, other=PICK, twist=(0, 3))
     def name_badly(self, start: int, other: int, twist: int) -> None:
-        """Name a state by another block's hash, or one that is not there, or outside."""
+        """Name a state by another block's hash, by an unknown hash, or for a block outside the pool."""
         blocks, slots = self.model.blocks, self.slots
         with_slot = pick(sorted(slots.slot_of), start, 1)
         without = pick(self._without_slot(blocks.occupied), other, 1)
@@ -547,14 +547,14 @@ class BlockMachine(BlockActs):
 
     @act("can_misuse_slots", start=PICK, how=(0, 2), below=(0, 1))
     def drop_badly(self, start: int, how: int, below: int) -> None:
-        """Drop the state of a block outside the pool, among others where that is one call."""
+        """Drop the state of a block outside the pool, among others if one call can name several."""
         outside = -1 if below else self.model.blocks.usable + 1
         others = pick(self.model.blocks.occupied, start, 2) if how else []
         self.ask(ops.DropStates(self.names([*others, outside]), _WAYS[how]))
 
     @act("can_misuse_slots", start=PICK, twist=(0, 3))
     def use_states_badly(self, start: int, twist: int) -> None:
-        """Store where no slot is, or outside; save and restore what is not live."""
+        """Store a state without a slot or outside the pool; save and restore one that is not live."""
         blocks, slots, last = self.model.blocks, self.slots, self.states.rows - 1
         homeless = pick(self._without_slot(blocks.occupied), start, 1)
         having = pick(sorted(slots.slot_of), start, 1)
@@ -571,5 +571,5 @@ class BlockMachine(BlockActs):
         self.observe()
 
     def slot_names(self, slots: Sequence[int]) -> tuple[Span, ...]:
-        """Name slots by the steps that gave them."""
+        """Return spans for slots, by the steps that gave them."""
         return self.model.given_slots.name(slots)

@@ -1,4 +1,4 @@
-"""The operations of a careful caller of a block allocator, in place of careless ones (`careful_callers`).
+"""The operations that a careful caller of a block allocator makes instead of careless ones.
 
 Such a caller holds a block only with all blocks before it, registers no hash twice and nothing below a block
 that it does not hold, stamps what it retains, never sets the clock back, asks for slots of its own registered
@@ -15,13 +15,13 @@ from pymllm.history.operations import Operation, Span
 from pymllm.oracle.models.block_model import BlockModel
 
 Names = Callable[[Sequence[int]], tuple[Span, ...]]
-"""Names blocks by the steps that gave them."""
+"""A function that names blocks by the steps that gave them."""
 
 
 def made_careful(
     operation: Operation, blocks: BlockModel, named: Sequence[int], names: Names
 ) -> tuple[Operation, ...]:
-    """Return a careful caller's operation in place of another; ``named`` are its blocks, if any."""
+    """Return a careful caller's operations in place of another, whose blocks are ``named``."""
     if isinstance(operation, ops.RetainBlocks):
         chains = [above for block in named for above in _chain(blocks, block)]
         return ops.RetainBlocks(names(chains)), ops.StampBlocks(names([*dict.fromkeys(chains)]))
@@ -37,7 +37,7 @@ def made_careful(
 
 
 def _chain(blocks: BlockModel, block: int) -> Iterable[int]:
-    """Yield a block and all its ancestors."""
+    """Yield a registered block and all its ancestors."""
     above: int | None = block
     while above is not None:
         yield above
@@ -45,7 +45,7 @@ def _chain(blocks: BlockModel, block: int) -> Iterable[int]:
 
 
 def _with_children(blocks: BlockModel, released: Sequence[int]) -> list[int]:
-    """Extend a release by all holds below each block that loses its last hold."""
+    """Extend a release by all references to the descendants of each block that loses its last one."""
     times = Counter(released)
     pending = [block for block in times if times[block] == blocks.refs[block]]
     for block in pending:
@@ -59,7 +59,7 @@ def _with_children(blocks: BlockModel, released: Sequence[int]) -> list[int]:
 def _registered(
     operation: ops.RegisterBlocks, blocks: BlockModel, named: Sequence[int], names: Names
 ) -> tuple[Operation, ...]:
-    """Drop from a registration all known blocks, all taken hashes, and all blocks below an unheld parent."""
+    """Return a registration without known blocks, taken hashes, and blocks below an unreferenced parent."""
     parents = operation.parents
     if parents is None:
         parents = (0, *operation.hashes)[: len(operation.hashes)]

@@ -1,4 +1,4 @@
-"""Parts of a program played again on a new implementation, without steps that must have changed nothing.
+"""Checks that run parts of a program again on a new adapter, without steps that must change nothing.
 
 A refused step (X1), one without room (X4), a look (X8), and all before a clear (X7) are left out: the rest
 must do the same (X3).
@@ -21,11 +21,11 @@ from pymllm.machines.examiner import Examiner
 from pymllm.oracle.laws import find_law
 
 _DETERMINISTIC = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests", "index")
-"""Kinds of which every step that was refused, found no room or only looked must have changed nothing."""
+"""Kinds whose refused, failed and read-only steps must not affect any later outcome."""
 
 
 def check_determinism(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Make both checks of this module, if the kind has them; arguments and errors as of those."""
+    """Make both checks of this module, if the kind is deterministic; arguments and errors are the same."""
     if examiner.adapter.kind in _DETERMINISTIC:
         check_idle_steps(examiner, make)
         # What stands in rows that are nobody's shows, and is anybody's guess where it is not zeroed.
@@ -34,7 +34,7 @@ def check_determinism(examiner: Examiner, make: Callable[[], Adapter]) -> None:
 
 
 def check_idle_steps(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Run the program without the steps that must have changed nothing: the rest must do the same.
+    """Run the program again without steps that must change nothing; all others must have the same outcomes.
 
     These are the refused ones (X1), those that found no room (X4), and looks (X8). If the rest does
     something else, the looks are put back first, to tell whose doing it is: the broken law is that of the
@@ -68,7 +68,7 @@ _NOTHINGS = {
 
 
 def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
-    """Run the steps after the last clear on a new adapter: it must do the same (X7).
+    """Run the steps after the last clear on a new adapter, and demand the same outcomes (X7).
 
     Refused steps are left out: they may name what the clear took back.
     """
@@ -94,7 +94,7 @@ def _is_done(step: Step) -> bool:
 
 
 def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
-    """Return each step that must have changed nothing, with the law that says so."""
+    """Return each step that must have changed nothing, with the law that demands this."""
     steps = examiner.history.steps
     return _with_faults(
         {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}, steps
@@ -102,7 +102,7 @@ def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
 
 
 def _law_of_nothing(step: Step, examiner: Examiner) -> str:
-    """Return the claimed law by which a step must have changed nothing, or ``None``."""
+    """Return the claimed law by which a step must have changed nothing, or an empty text."""
     result = step.outcome.result if step.outcome is not None else None
     capabilities = examiner.adapter.capabilities
     if isinstance(result, Failed) and result.error != INJECTED and are_met((ANY_REFUSAL,), capabilities):
@@ -113,13 +113,13 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
 
 
 def _find_looks(examiner: Examiner) -> dict[int, str]:
-    """Return the steps that only look, each with its law."""
+    """Return the steps that only inspect the implementation, each with its law."""
     looks, steps = _looks_of(examiner.adapter.kind), examiner.history.steps
     return _with_faults({step.number: "X8" for step in steps if type(step.operation) in looks}, steps)
 
 
 def _with_faults(laws: dict[int, str], steps: Sequence[Step]) -> dict[int, str]:
-    """Leave out also the faults ordered for steps that are left out, by the same law."""
+    """Add the faults that were armed for the steps in a table, under the same law."""
     for before, step in pairwise(steps):
         if isinstance(before.operation, Fault) and step.number in laws:
             laws[before.number] = laws[step.number]
@@ -134,7 +134,7 @@ def _looks_of(kind: str) -> frozenset[type[Operation]]:
 def _first_difference(
     examiner: Examiner, left_out: Collection[int], make: Callable[[], Adapter], start: int = 0
 ) -> tuple[Step, Outcome] | None:
-    """Return the first step, from a place on, whose outcome differs on a new adapter, with that outcome."""
+    """Return the first step whose outcome differs on a new adapter, with the new outcome."""
     twin = make()
     with closing(twin):
         for step in examiner.history.steps[start:]:

@@ -1,4 +1,4 @@
-"""A prefix cache driven as an adapter: each call becomes an operation, carried out and judged.
+"""The interface of a prefix cache over an adapter: each call becomes an operation that is judged.
 
 So whoever drives a `BasePrefixCache`, such as the simulated engine, can drive any adapter, and all that it
 does is an ordinary history. Nodes are step numbers here, and the token of a hold is the step of its `Lock`.
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 class Carrier:
-    """A translator of function calls into an adapter's operations."""
+    """A translator of function calls into the operations of an adapter."""
 
     def __init__(self, do: Callable[[Operation], Outcome], judge: Judge[Any]) -> None:
         self.judge = judge
@@ -48,7 +48,7 @@ class Carrier:
         self._told: dict[str, int] = {}
 
     def do(self, operation: Operation, *kinds: type[R]) -> R:
-        """Carry an operation out, and return its result, which must have one of some types.
+        """Carry out an operation, and return its result, which must have one of the given types.
 
         `UsageError`: it was rightly refused, who called asked for what the specification forbids.
         `AdapterError`: the adapter cannot carry it out.
@@ -66,7 +66,7 @@ class Carrier:
         raise AdapterError("driven by the engine", f"{operation} was answered by {result}")
 
     def size(self, name: str) -> int:
-        """Return a size by its documented name: as the adapter tells it, or else as it must be."""
+        """Return a size by its documented name: the adapter's report, or else the model's value."""
         if name in self._told:
             return self._told[name]
         sizes: dict[str, int] = self.judge.model.sizes()
@@ -74,12 +74,12 @@ class Carrier:
 
 
 def _told(name: str) -> Callable[[Any], int]:
-    """Make a method that returns a size by its documented name, as `Carrier.size`."""
+    """Return a method that returns a size by its documented name, as `Carrier.size` does."""
     return lambda driven: driven._carrier.size(name)
 
 
 class DrivenCache(BasePrefixCache):
-    """The documented interface of a prefix cache over a `Carrier`, with states where the adapter keeps some.
+    """The documented interface of a prefix cache over a `Carrier`, with states if the adapter keeps them.
 
     Tokens are numbered in the order in which they first appear, so that programs are easy to read.
     """
@@ -104,7 +104,7 @@ class DrivenCache(BasePrefixCache):
         return path_of_key(self._key(key))
 
     def state_of(self, node: int) -> int | None:
-        """Return the row of the state at a matched node; ``None`` without one."""
+        """Return the row of the state at a matched node, or ``None`` if the node has no state."""
         slot = self._states[node]
         return None if self.states is None or slot is None else self.states.row_of(slot)
 
@@ -113,7 +113,7 @@ class DrivenCache(BasePrefixCache):
         self._carrier.do(ops.Reset(), out.Done)
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
-        """Match a key; the indices are int64 on the CPU."""
+        """Match a key; the returned indices are int64 on the CPU."""
         wanted = self._key(key)
         result = self._carrier.do(ops.Match(wanted), out.Matched)
         step = self._carrier.steps
@@ -123,7 +123,7 @@ class DrivenCache(BasePrefixCache):
         return MatchResult(indices, step, result.prefix_len, result.branching)
 
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Insert a key; `InsertResult.last_node` stands for its whole pages.
+        """Insert a key; `InsertResult.last_node` is the node at the end of the key's whole pages.
 
         ``mamba_value`` is a row of `states`.
         """
@@ -137,17 +137,17 @@ class DrivenCache(BasePrefixCache):
         return InsertResult(result.prefix_len, step, result.state_exists, result.adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Evict."""
+        """Evict pages of the cache."""
         result = self._carrier.do(ops.Evict(num_tokens, swa_num_tokens), out.Evicted)
         return EvictResult(result.full, result.swa, result.states)
 
     def inc_lock_ref(self, node: int) -> int:
-        """Take a hold; its token is the step of its `Lock`."""
+        """Take a hold on a node; its token is the step of its `Lock`."""
         self._carrier.do(ops.Lock(node), out.Locked)
         return self._carrier.steps
 
     def dec_lock_ref(self, node: int, **kwargs: Any) -> None:
-        """Release the hold whose token is ``swa_boundary_id``; ``node`` follows from it."""
+        """Release the hold whose token is ``swa_boundary_id``, which determines ``node``."""
         self._carrier.do(ops.Unlock(kwargs["swa_boundary_id"]), out.Done)
 
     evictable_size = _told("evictable_size")
@@ -158,7 +158,7 @@ class DrivenCache(BasePrefixCache):
 
 
 class DrivenStates:
-    """An engine's states by row; each call about a track slot is an operation.
+    """The states of an engine by row; each call about a track slot becomes an operation.
 
     Working states are in rows ``1 .. rows``. The adapter may number its track slots as it likes, so each has
     another row here. What is copied into one is kept here and also written into the adapter's memory, as far
@@ -176,11 +176,11 @@ class DrivenStates:
 
     # -- rows and track slots ----------------------------------------------------------------------------
     def row_of(self, slot: int) -> int:
-        """Return the row of an adapter's track slot that is not free."""
+        """Return the row of an adapter's track slot, which must not be free."""
         return self._row_of[slot]
 
     def name(self, row: int) -> Span:
-        """Name the track slot of a row by the step that gave it."""
+        """Return a span that names the track slot of a row by the step that gave it."""
         slot = next(slot for slot, place in self._row_of.items() if place == row)
         return self._ownership.given.name((slot,))[0]
 
@@ -207,7 +207,7 @@ class DrivenStates:
     available_track_slots = _told("available_track_slots")
 
     def alloc_track_slot(self) -> int | None:
-        """Take a track slot and return its row, or ``None``."""
+        """Allocate a track slot and return its row, or ``None`` if none is free."""
         result = self._carrier.do(ops.AllocTrack(), out.Slots, out.NoRoom)
         if not isinstance(result, out.Slots):
             return None
@@ -223,11 +223,11 @@ class DrivenStates:
         return row
 
     def free_track_slot(self, slot: int) -> None:
-        """Give the track slot of a row back."""
+        """Free the track slot of a row."""
         self._carrier.do(ops.FreeTrack(self.name(slot)), out.Done)
 
     def copy_states(self, src_index: int, dst_index: int) -> None:
-        """Copy a row to another, through the adapter's memory where one is a track slot."""
+        """Copy a row to another, through the adapter's memory if either row is a track slot."""
         if src_index in self._track_rows:
             self._carrier.do(ops.ReadStates(0), out.States, out.Unsupported)
         self._pool.copy_states(src_index, dst_index)
@@ -241,12 +241,12 @@ class DrivenStates:
             self._carrier.do(written, out.Done, out.Unsupported)
 
     def reset_states(self, req_pool_indices: int) -> None:
-        """Zero a working state."""
+        """Set a working state to zeros."""
         self._pool.reset_states(req_pool_indices)
 
 
 class DrivenAllocator:
-    """The slots of an adapter's pool, ``size`` tokens; each call is an operation.
+    """The slots of an adapter's pool of ``size`` tokens; each call becomes an operation.
 
     What no operation asks, namely who has a slot and which SWA slot is behind it, is told by the judge's
     ledger, which has followed all that was handed out, moved and given back. ``refuses`` is asked before each
@@ -260,18 +260,18 @@ class DrivenAllocator:
         self._ownership = carrier.judge.model.ownership
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Hand out slots, int32 on the CPU, or ``None``."""
+        """Allocate slots, int32 on the CPU; ``None`` if there are too few."""
         if need_size and self.refuses is not None and self.refuses():
             return None
         result = self._carrier.do(ops.Alloc(need_size), out.Slots, out.NoRoom)
         return _tensor_of(result.slots, np.int32) if isinstance(result, out.Slots) else None
 
     def free(self, indices: torch.Tensor) -> None:
-        """Take slots back."""
+        """Free slots."""
         self._carrier.do(ops.Free(self._name(indices)), out.Done)
 
     def free_swa(self, indices: torch.Tensor) -> None:
-        """Take the SWA halves of slots back."""
+        """Free the SWA halves of slots."""
         self._carrier.do(ops.FreeSWA(self._name(indices)), out.Done)
 
     def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
@@ -279,12 +279,12 @@ class DrivenAllocator:
         return named
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Tell for each slot whether it is not free."""
+        """Return for each slot whether it is handed out."""
         held, page_size = self._ownership.full.held, self._ownership.page_size
         return _tensor_of([slot // page_size in held for slot in indices.tolist()], np.bool_)
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
-        """Name the SWA slot behind each slot, 0 where it is gone."""
+        """Return the SWA slot of each slot, 0 where it has been freed."""
         pool, page_size = self._ownership.pool, self._ownership.page_size
         half = pool.half if isinstance(pool, WindowModel) else {}
         found = [
@@ -299,7 +299,7 @@ class DrivenAllocator:
 
 
 def driven_config(header: Header, **changes: Any) -> EngineConfig:
-    """Return the sizes of an engine that fits an adapter, with every check on; ``changes`` are the rest.
+    """Return the configuration of an engine that fits an adapter, with every check on, and ``changes``.
 
     It has a window only where there are SWA halves to give back: over a plain pool, or over halves that no
     window ever frees alone, an engine has nothing to do with it.
@@ -330,7 +330,7 @@ def _integer(header: Header, key: str) -> int:
 
 
 def make_driven_cache(carrier: Carrier, config: EngineConfig) -> DrivenCache:
-    """Make the cache of an engine over an adapter, with states where the adapter keeps any."""
+    """Return the cache of an engine over an adapter, with states if the adapter keeps them."""
     tracks = carrier.judge.model.tracks
     return DrivenCache(carrier, None if tracks is None else DrivenStates(carrier, config.max_running, tracks))
 
@@ -338,7 +338,7 @@ def make_driven_cache(carrier: Carrier, config: EngineConfig) -> DrivenCache:
 def make_driven_pools(
     carrier: Carrier, cache: DrivenCache, config: EngineConfig, header: Header
 ) -> EnginePools:
-    """Make the pools of an engine over an adapter; nothing to walk: who carries out also audits."""
+    """Return the pools of an engine over an adapter, without audits, which the carrier makes."""
     allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model.cache
 
     def cached_slots() -> list[torch.Tensor]:
@@ -366,9 +366,9 @@ def make_driven_pools(
 
 
 def _tensor_of(numbers: Sequence[int], dtype: type[np.generic]) -> torch.Tensor:
-    """Make a tensor on the host by NumPy, in a third of torch's time for a few numbers."""
+    """Return a host tensor made through NumPy, which takes a third of torch's time for a few numbers."""
     return torch.from_numpy(np.array(numbers, dtype=dtype))
 
 
 def _walk_nothing() -> None:
-    """Do nothing, since the examiner walks."""
+    """Do nothing, since the examiner audits the adapter."""

@@ -1,4 +1,4 @@
-"""A context driven as an adapter: each call of a block engine becomes an operation, and is judged.
+"""A context of requests over an adapter: each call of an engine becomes an operation that is judged.
 
 What no operation asks, namely what a request has matched and which blocks have references, is told by the
 judge's model, which has followed all that was answered.
@@ -23,7 +23,7 @@ from pymllm.workloads.live_request import BlockRequest
 
 
 class DrivenContext:
-    """A context over a `Carrier` of kind ``requests``; operations name requests by their `AddRequest`.
+    """A context over a `Carrier` of kind ``requests``; operations name each request by its `AddRequest`.
 
     Tokens are numbered in the order in which they first appear, so that programs are easy to read. A step is
     one operation, so it is carried out when it begins, with the tokens that its requests are about to have.
@@ -73,34 +73,34 @@ class DrivenContext:
 
     @property
     def total_blocks(self) -> int:
-        """All blocks except the dummy, whose number equals this count."""
+        """The number of blocks without the dummy, whose id is this number."""
         return self._model.dummy
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that are free."""
+        """The number of free blocks."""
         return self._carrier.size("pool_avail")
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that are evictable."""
+        """The number of evictable blocks."""
         return self._carrier.size("evictable_blocks")
 
     def room(self) -> int:
-        """Count the blocks that are free or evictable (law E4)."""
+        """Return the number of blocks that are free or evictable (law E4)."""
         return self.free_blocks + self.cached_blocks
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that a number of tokens needs."""
+        """Return the number of blocks for a number of tokens."""
         return self._model.blocks_for(tokens)
 
     def cached_states(self) -> int:
-        """Count the cached states."""
+        """Return the number of cached states."""
         return self._model.slots.total - self._carrier.size("free_count") if self._model.has_states else 0
 
     # -- requests ----------------------------------------------------------------------------------------
     def add_request(self, req: BlockRequest, limit: int | None = None, *, reserve: int | None = None) -> bool:
-        """Add a request, if there is room."""
+        """Add a request if there is room for it."""
         prompt = tuple([self._number(token) for token in req.prompt_tokens.tolist()])
         result = self._carrier.do(ops.AddRequest(prompt, limit, reserve), out.RequestView, out.NoRoom)
         if isinstance(result, out.NoRoom):
@@ -110,14 +110,14 @@ class DrivenContext:
         return True
 
     def schedule_chunk(self, req: BlockRequest, limit: int | None = None) -> bool:
-        """Give a request its next chunk, if there is room."""
+        """Give a request its next chunk if there is room for it."""
         if self.refuses is not None and self.refuses():
             return False
         operation = ops.ScheduleChunk(self._step_of(req), limit)
         return isinstance(self._carrier.do(operation, out.RequestView, out.NoRoom), out.RequestView)
 
     def pause(self, req: BlockRequest) -> bool:
-        """Set a request aside, unless paused requests would then keep too many blocks."""
+        """Pause a request, unless paused requests would then keep too many blocks."""
         return isinstance(self._carrier.do(ops.Pause(self._step_of(req)), out.Done, out.NoRoom), out.Done)
 
     def resume(self, req: BlockRequest) -> None:
@@ -134,7 +134,7 @@ class DrivenContext:
 
     # -- steps -------------------------------------------------------------------------------------------
     def begin_step(self) -> ForwardBatch:
-        """Carry the whole next step out; `CapacityError` where too few blocks are free."""
+        """Carry out the whole next step; raise `CapacityError` if too few blocks are free."""
         if self.refuses is not None and self.refuses():
             raise CapacityError("no block is to be found now")
         computing = [*self._model.of(DECODE), *self._model.of(PREFILL)]
@@ -167,7 +167,7 @@ class DrivenContext:
         )
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
-        """Check that a step's requests get the tokens that it was carried out with (law E1)."""
+        """Check that a step's requests get the same tokens with which it was carried out (law E1)."""
         for place, (token, chosen) in enumerate(zip(next_tokens, self._sampled, strict=True)):
             if chosen is not None and token != chosen:
                 raise InvariantViolation(
@@ -187,41 +187,41 @@ class DrivenContext:
         return block in self._model.blocks.hash_of
 
     def blocks_of(self, req: BlockRequest) -> int:
-        """Count the blocks that a request has."""
+        """Return the number of blocks of a request."""
         return len(self._served(req).blocks)
 
     def missing_blocks(self, req: BlockRequest) -> int:
-        """Count the blocks that the rest of a request's prompt will take."""
+        """Return the number of blocks that the remaining prompt of a request needs."""
         served = self._served(req)
         return max(0, self.blocks_for(served.prompt) - len(served.blocks))
 
     def scheduled_tokens(self, req: BlockRequest) -> int:
-        """Count the tokens of a request's scheduled chunk that are computed; 0 without one."""
+        """Return the number of tokens that a request's scheduled chunk computes; 0 without a chunk."""
         served = self._served(req)
         return served.chunk - served.skip if served.chunk else 0
 
     def note_hit(self, req: BlockRequest) -> None:
-        """Tell a request just added how many tokens were cached, and how many are computed again."""
+        """Report to a new request how many of its tokens are cached, and how many of these are recomputed."""
         served = self._served(req)
         usable = (served.prompt - 1) // self.block_size_tokens
         req.cached_tokens = min(served.matched, usable) * self.block_size_tokens
         req.resumed_tokens = served.skip
 
     def references_of(self, blocks: np.ndarray) -> np.ndarray:
-        """Count the references of some blocks."""
+        """Return the number of references to each of some blocks."""
         refs = self._model.blocks.refs
         return np.array([refs.get(block, 0) for block in blocks.tolist()], dtype=np.int64)
 
     def referenced_blocks(self) -> list[int]:
-        """List the blocks that have references."""
+        """Return the blocks that have references."""
         return [block for block, count in self._model.blocks.refs.items() if count]
 
     def walk(self) -> None:
-        """Do nothing, since the examiner walks."""
+        """Do nothing, since the examiner audits the adapter."""
 
 
 def driven_block_config(header: Header, *, chunk_tokens: int, decode_headroom: int) -> EngineConfig:
-    """Return the sizes of an engine that fits an adapter's context, with every check on."""
+    """Return the configuration of an engine that fits an adapter's context, with every check on."""
     config = header.config
     size = read_number(config, "block_size")
     return EngineConfig(

@@ -1,4 +1,4 @@
-"""One adapter beside its judge, and the history of both.
+"""An examiner that runs operations on an adapter, has a judge check each, and keeps the history.
 
 What is no answer is the adapter's fault, however late it comes, and never booked as the implementation's.
 """
@@ -51,7 +51,7 @@ _PLAIN = {it: field.default for it in OPERATIONS for field in fields(it) if fiel
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
-    """Describe a mistake in an outcome's form, not its content; ``None`` where it can be judged."""
+    """Describe a mistake in the form of an outcome; return ``None`` if the outcome can be judged."""
     if type(outcome) is not Outcome:
         return f"answered {shown(outcome)}, which is not an Outcome"
     result, sizes = outcome.result, outcome.sizes
@@ -76,7 +76,7 @@ def _find_wrong_field(outcome: Outcome) -> str:
 
 
 def in_plain_form(operation: Operation) -> Operation:
-    """Return an operation whose arguments have the default containers and memory layout."""
+    """Return an operation with its arguments in the default containers and memory layout."""
     plain = dict[str, Any]()
     if type(operation) in _PLAIN:
         plain["form"] = _PLAIN[type(operation)]
@@ -89,7 +89,7 @@ def in_plain_form(operation: Operation) -> Operation:
 
 
 class Examiner:
-    """An examiner that carries operations out on a new adapter, records them, and judges each at once."""
+    """An examiner that carries out operations on a new adapter, records them, and judges each at once."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Examiner:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the last step has no outcome: nobody knows what it left behind, so nothing can follow."""
+        """Whether the last step has no outcome, so that the state is unknown and no step can follow."""
         return bool(self.history.steps) and self.history.steps[-1].outcome is None
 
     @property
     def next_step(self) -> int:
-        """Number of the next operation."""
+        """The number of the next operation."""
         return self.history.steps[-1].number + 1 if self.history.steps else 1
 
     def find_known(self, violation: InvariantViolation) -> Deviation | None:
@@ -172,14 +172,14 @@ class Examiner:
         return f"its {what} changed after it was made; what an adapter is it says once"
 
     def look_in_turn(self) -> None:
-        """Walk the implementation from inside at each ``audit``-th call; for 0, never."""
+        """Audit the implementation's internal state at each ``audit``-th call; never for 0."""
         self._until_audit -= 1
         if not self._until_audit:
             self._until_audit = self._audit_every
             self.look_inside()
 
     def look_inside(self) -> None:
-        """Walk the implementation from inside, where the adapter can; raise the errors of its audit."""
+        """Audit the implementation's internal state if the adapter can; raise the errors of the audit."""
         try:
             audited = audit_adapter(self.adapter, self.history)
         except InvariantViolation as violation:
@@ -192,7 +192,7 @@ class Examiner:
         self.audited.update(audited)
 
     def _demand_laws(self, *named: str) -> None:
-        """Refuse an audit that names anything but laws of the kind; the fault is the adapter's."""
+        """Raise an `AdapterError` for an audit that names anything but laws of the adapter's kind."""
         odd = next((name for name in named if type(name) is not str), None)
         if odd is not None:
             fault: str | None = f"names {shown(odd)}, which is no text; ids of laws are asked for"
@@ -202,7 +202,7 @@ class Examiner:
             raise AdapterError(self.adapter.name, f"its audit {fault}") from None
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
-        """Run the program again on a new adapter: the outcomes must be the same, or X3 is broken."""
+        """Run the program again on a new adapter, and demand the same outcomes (X3)."""
         twin, is_exact = make(), "node_ids" in self.adapter.capabilities or self.adapter.kind != "prefix"
         names, names_again = _Names(), _Names()
         with closing(twin, self.history):
@@ -222,7 +222,7 @@ class Examiner:
 
 
 class _Names:
-    """Numbers for nodes, and for tokens of holds, in the order of their first appearance in a run."""
+    """Numbers for nodes and hold tokens, in the order of their first appearance in a run."""
 
     def __init__(self) -> None:
         self._nodes: dict[object, int] = {}
@@ -232,14 +232,14 @@ class _Names:
         return None if id is None else self._nodes.setdefault(id, len(self._nodes))
 
     def _ids(self, nodes: Sequence[int] | None) -> tuple[int, ...] | None:
-        """Return the numbers of a list of nodes."""
+        """Return the numbers of some nodes."""
         return None if nodes is None else tuple(self._nodes.setdefault(id, len(self._nodes)) for id in nodes)
 
     def _token(self, token: int | str | None) -> int | None:
         return None if token is None else self._tokens.setdefault(token, len(self._tokens))
 
     def renamed(self, outcome: Outcome | None) -> Outcome | None:
-        """Return an outcome with nodes and tokens replaced by these numbers, and times by their order."""
+        """Return an outcome with its nodes and tokens as numbers, and its times by their order."""
         if outcome is None:
             return None
         result = outcome.result
@@ -268,7 +268,7 @@ class _Names:
 
 
 def _difference(once: Outcome | None, again: Outcome) -> tuple[str, str]:
-    """Return the differing parts of two outcomes."""
+    """Return words for the differing parts of two outcomes."""
     assert once is not None  # whatever is run again was run before
     parts = [name for name in ("result", "effects", "sizes") if getattr(once, name) != getattr(again, name)]
     shown = [", ".join(f"{name} {getattr(one, name)}" for name in parts) for one in (once, again)]

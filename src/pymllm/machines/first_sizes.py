@@ -1,4 +1,4 @@
-"""The sizes of a new adapter, compared with its configuration before the first step.
+"""The check that a new adapter's sizes fit its configuration before the first step.
 
 A pool that is built a page too small breaks the law of whichever operation comes first, and the law says
 nothing of why. Here the number, the configuration and the line are said together.
@@ -13,7 +13,7 @@ from pymllm.work.time_limit import AdapterCall
 
 
 def demand_first_sizes(adapter: Adapter, capacity: int, page: int) -> AdapterError | None:
-    """Refuse sizes of a new adapter that differ from its configuration; `AdapterError` names the first.
+    """Raise `AdapterError` for the first size of a new adapter that does not fit its configuration.
 
     What a few steps may tell of with better words is returned, to be raised behind them: slots that are too
     many show by what is handed out, and so do sizes in pages.
@@ -65,16 +65,16 @@ _OF_ALL = {
     "prefix": ("available_size",),
     "blocks": ("pool_avail",),
 }
-"""Sizes that are the whole pool's at first, by kind."""
+"""Sizes that must equal the capacity of the whole pool at first, by kind."""
 _OF_CACHED = {
     "prefix": ("total_size", "evictable_size", "protected_size"),
     "blocks": ("evictable_blocks",),
 }
-"""Sizes that are 0 at first."""
+"""Sizes that must be 0 at first, by kind."""
 
 
 def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
-    """Describe the capacity of a configuration, and the reserved block, row or page on top of it."""
+    """Return words for the capacity of a configuration, and for the reserved block, row or page beside it."""
     if kind == "blocks":
         return f"{capacity} blocks", "the dummy (null) block"
     if kind == "rows":
@@ -83,7 +83,7 @@ def _asked(kind: str, capacity: int, page: int) -> tuple[str, str]:
 
 
 def _way_out(adapter: BaseAdapter, written: str) -> str:
-    """Return the advice for the author of an adapter, or for the giver of an object without one."""
+    """Return the advice ``written`` for the author of an adapter, or advice about a plain object."""
     return "let its methods, its attributes and config agree" if adapter.METHODS else written
 
 

@@ -1,4 +1,4 @@
-"""Machines that drive a simulated engine over an adapter: legal sequences that only an engine produces.
+"""Machines that run a simulated engine over an adapter, for sequences that only an engine produces.
 
 The part that all of them share is here, with the machine of prefix caches; the one of contexts is in
 `pymllm.machines.block_lifecycle`. An act arranges something, such as a request or an abort, or lets the
@@ -39,7 +39,7 @@ from pymllm.workloads.source import Stage
 
 
 class DrawnSource:
-    """A source whose answers acts prepare; without a prepared answer it gives a sensible one."""
+    """A source of requests and decisions that acts prepare, with sensible defaults."""
 
     may_abort = True
 
@@ -52,7 +52,7 @@ class DrawnSource:
 
     @property
     def pending(self) -> int:
-        """Number of requests pushed and not yet taken."""
+        """The number of requests pushed and not yet taken."""
         return len(self._requests)
 
     @property
@@ -61,15 +61,15 @@ class DrawnSource:
         return [request.request_id for request in self._requests]
 
     def push(self, request: Request) -> None:
-        """Let a request arrive next."""
+        """Add a request that arrives next."""
         self._requests.append(request)
 
     def doom(self, request_id: int, stage: Stage) -> None:
-        """Mark a request for an abort when it is next asked about at a stage."""
+        """Mark a request to be aborted at a stage."""
         self._doomed.add((request_id, stage))
 
     def calm(self) -> None:
-        """Let all requests finish from now on."""
+        """Make all requests finish from now on."""
         self.chunk = self.victim = 0
         self._doomed.clear()
 
@@ -78,7 +78,7 @@ class DrawnSource:
         return self._requests.popleft() if self._requests else None
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Abort a request that is marked for this stage."""
+        """Tell whether a request is marked to be aborted at this stage."""
         if (request_id, stage) not in self._doomed:
             return False
         self._doomed.remove((request_id, stage))
@@ -86,11 +86,11 @@ class DrawnSource:
         return True
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Allow `chunk` tokens."""
+        """Return `chunk`, the limit of tokens in a chunk."""
         return min(self.chunk or limit, limit)
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose `victim`; the youngest by default."""
+        """Return `victim`, the request to retract; by default the youngest."""
         return candidates[-1 - self.victim % len(candidates)]
 
 
@@ -116,7 +116,7 @@ _PLAIN = {
 
 
 class EngineNotes:
-    """An onlooker that counts in the judge's evidence the coverage goals that any engine can meet."""
+    """An observer of engine events that counts the coverage goals that any engine can reach."""
 
     PLAIN: ClassVar[Mapping[Event, str]]
 
@@ -128,7 +128,7 @@ class EngineNotes:
         self._retracted: set[int] = set()
 
     def begin_iteration(self) -> None:
-        """Forget the requests admitted in the last iteration."""
+        """Forget the requests that the last iteration admitted."""
         self._admitted.clear()
 
     def __call__(self, event: Event, live: Any) -> None:
@@ -171,7 +171,7 @@ class EngineNotes:
 
 
 class LifecycleNotes(EngineNotes):
-    """An onlooker that counts the coverage goals of an engine over a prefix cache."""
+    """An observer of engine events that counts the coverage goals of an engine over a prefix cache."""
 
     PLAIN = _PLAIN
 
@@ -191,13 +191,13 @@ class LifecycleNotes(EngineNotes):
         self._has_just_evicted = False
 
     def __call__(self, event: Event, live: LiveRequest) -> None:
-        """Count the coverage goals of an event; a refusal for want of a row counts separately."""
+        """Count the coverage goals of an event; a refusal for lack of a row counts separately."""
         super().__call__(event, live)
         if event is Event.REFUSED:
             self._meet("an admission fails for want of a row", not self._rows.available_size())
 
     def note_abort(self, live: LiveRequest) -> None:
-        """Count also these coverage goals of an abort: others who hold the same, and a state that is held."""
+        """Count the goals of an abort, also those about a shared prefix and a held state."""
         stage = self._source.aborting
         super().note_abort(live)
         self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
@@ -217,13 +217,13 @@ class LifecycleNotes(EngineNotes):
         return self._cache.path_of_key(live.key(live.held_length))
 
     def note_retraction(self, live: LiveRequest) -> None:
-        """Count also these coverage goals of a retraction: the state that is held, and a track slot."""
+        """Count the goals of a retraction, also those about a held state and an owned track slot."""
         super().note_retraction(live)
         self._meet("a request is retracted while it holds a state", self._holds_state(live))
         self._meet("a request is retracted with a track slot in its hands", live.track_slot)
 
     def note_admission(self, live: LiveRequest) -> None:
-        """Count also these coverage goals of an admission: what was found, and what is held."""
+        """Count the goals of an admission, also those about the cached and the held prefix."""
         super().note_admission(live)
         prompt = self._cache.path_of_key(live.key(live.prompt_length))
         stored = len(self._model.stored(prompt)) * self._model.page_size
@@ -272,7 +272,7 @@ _RARE = (0, 11)
 
 
 class EngineMachine(ActingMachine):
-    """The machine of an engine over an adapter, whose requests arrive, run, are aborted and retracted.
+    """A machine that runs an engine over an adapter; requests arrive, run, are aborted and retracted.
 
     Prompts are made of few blocks: a trunk that all share, which each prompt leaves at some block for one of
     a few branches. A prompt that fills the pool is as common as one that cannot fit.
@@ -281,7 +281,7 @@ class EngineMachine(ActingMachine):
     engine: Any
     RESET_LAW: ClassVar[str]  # that an engine breaks which empties the cache by itself
     LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]]
-    """What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
+    """The law that an engine breaks by a forbidden call, by operation; by default E2."""
 
     # -- setting up ------------------------------------------------------------------------------------
     def begin(self) -> None:
@@ -300,7 +300,7 @@ class EngineMachine(ActingMachine):
 
     @abstractmethod
     def demand_engine(self) -> None:
-        """Refuse an adapter that no engine can drive."""
+        """Raise an error for an adapter that no engine can drive."""
 
     @abstractmethod
     def set_up(self) -> None:
@@ -309,12 +309,12 @@ class EngineMachine(ActingMachine):
     @property
     @abstractmethod
     def allocating(self) -> Any:
-        """The allocating part of the engine's memory; its ``refuses`` is asked before each allocation."""
+        """The part of the engine's memory that allocates; its ``refuses`` is called before it does."""
 
     @property
     @abstractmethod
     def notes(self) -> EngineNotes:
-        """The onlooker of the engine."""
+        """The observer of the engine's events."""
 
     def _carry(self, operation: Operation) -> Outcome:
         outcome = self.do(operation)
@@ -332,7 +332,7 @@ class EngineMachine(ActingMachine):
 
     @act(rare=_RARE)
     def settle(self, rare: int) -> None:
-        """Let all requests finish, and check the rest."""
+        """Run the engine until all requests finish, and check that no memory is held."""
         if rare < 3:
             self._settle()
 
@@ -348,7 +348,7 @@ class EngineMachine(ActingMachine):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no request waits or lives."""
+        """Whether no request is waiting or live."""
         return not self._lives()
 
     def _advance(self) -> bool:
@@ -364,16 +364,16 @@ class EngineMachine(ActingMachine):
         self.judge.evidence.meet("the engine comes to rest")
 
     def end_engine(self) -> None:
-        """End all requests, and empty the cache."""
+        """End all requests, and have the engine empty the cache."""
         self.checked(self.engine.drain)
         self.empty()
 
     def empty(self) -> None:
-        """Let the engine empty the cache, and check that the pool is whole."""
+        """Have the engine empty the cache, and check that the pool is whole."""
         self.checked(self.engine.evict_everything)
 
     def checked(self, call: Callable[[], T], *, may_reset: bool = False) -> T:
-        """Call the engine, and count the laws that it tested."""
+        """Make a call to the engine, and count the laws that it tested."""
         self._may_not_reset = not may_reset
         result = self._watched(lambda: self._held_responsible(call))
         self._may_not_reset = False
@@ -385,7 +385,7 @@ class EngineMachine(ActingMachine):
         return result
 
     def _held_responsible(self, call: Callable[[], T]) -> T:
-        """Turn an engine's forbidden call into a violation: nobody else chose what to ask for."""
+        """Turn a forbidden call by the engine into a violation, since the engine chose its arguments."""
         try:
             return call()
         except UsageError as error:
@@ -396,7 +396,7 @@ class EngineMachine(ActingMachine):
     # -- requests --------------------------------------------------------------------------------------
     @act(which=(0, len(_BRANCHES) - 1))
     def use_branches(self, which: int) -> None:
-        """Let short prompts part in many ways from now on, in other namespaces, or be as usual."""
+        """Make later short prompts branch in many ways or live in other namespaces, or end that."""
         self._branches = _BRANCHES[which]
 
     @act(
@@ -410,7 +410,7 @@ class EngineMachine(ActingMachine):
         space=(0, 5),
     )
     def ask(self, blocks: int, cut: int, turn: int, branch: int, output: int, space: int) -> None:
-        """Let a request arrive whose prompt shares a beginning with others; its end may be inside a page."""
+        """Add a request whose prompt shares its beginning with others and may end inside a page."""
         size, page_size = self.block_tokens, self.engine.config.page_size
         if self._branches:
             blocks, turn = 1 + blocks % 3, turn % 2
@@ -421,13 +421,13 @@ class EngineMachine(ActingMachine):
 
     @act(needs="may_ask", beyond=(0, 3), output=_OUTPUT, turn=(0, 5))
     def ask_for_everything(self, beyond: int, output: int, turn: int) -> None:
-        """Let a request arrive that fills the pool, or that is slightly too long ever to fit."""
+        """Add a request that fills the pool, or one slightly too long to fit at all."""
         total, tokens = self.engine.config.max_context + (beyond == 3), self.output_of(output)
         self._push(total + 1 - tokens, tokens, turn, branch=1, space=0)
 
     @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
     def crowd(self, chunk: int, slack: int, turn: int) -> None:
-        """Let one request decode while the prompt of another comes in chunks, until there is no room."""
+        """Run one decoding request while another's prompt is computed in chunks, until there is no room."""
         self.source.chunk = chunk * self.scale
         (prompt, output), other = self.crowd_sizes(slack)
         self._push(prompt, output, turn, branch=0, space=0)
@@ -436,24 +436,24 @@ class EngineMachine(ActingMachine):
     @property
     @abstractmethod
     def scale(self) -> int:
-        """The unit of lengths, in tokens, from page to page."""
+        """The unit of lengths, in tokens: whole pages."""
 
     @property
     @abstractmethod
     def block_tokens(self) -> int:
-        """The length of a prompt's block, no multiple of a page, so that prompts also part inside pages."""
+        """The length of a prompt's block, not a multiple of a page, so that prompts part inside pages."""
 
     @abstractmethod
     def output_of(self, output: int) -> int:
-        """Return the number of tokens that a request produces; a single token needs no decode step."""
+        """Return the number of tokens that a request produces; 1 token needs no decode step."""
 
     @abstractmethod
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
 
     @property
     def may_ask(self) -> bool:
-        """Whether few enough requests wait for another to arrive."""
+        """Whether so few requests wait that another may arrive."""
         return len(self.engine.queue) + self.source.pending < _MOST_WAITING
 
     def _push(self, prompt: int, output: int, turn: int, branch: int, space: int) -> None:
@@ -475,19 +475,19 @@ class EngineMachine(ActingMachine):
 
     @property
     def has_spaces(self) -> bool:
-        """Whether prompts may be of several namespaces."""
+        """Whether prompts may belong to several namespaces."""
         return True
 
     @act(needs="may_abort", pick=_PICK, held=(0, 1))
     def abort(self, pick: int, held: int) -> None:
-        """Mark a request for an abort at its present stage, or once its prefix is held."""
+        """Mark a request to be aborted at its present stage, or once its prefix is held."""
         lives = [*self._lives(), *((number, Stage.QUEUED) for number in self.source.pending_ids)]
         request_id, stage = lives[pick % len(lives)]
         self.source.doom(request_id, Stage.HELD if stage is Stage.QUEUED and held else stage)
 
     @act(tokens=(0, 5))
     def limit_chunks(self, tokens: int) -> None:
-        """Let prompts be computed in small pieces, or lift the limit."""
+        """Limit prompts to small chunks, or remove the limit."""
         self.source.chunk = tokens * self.chunk_unit
 
     @property
@@ -497,12 +497,12 @@ class EngineMachine(ActingMachine):
 
     @act(victim=(0, 2))
     def choose_victims(self, victim: int) -> None:
-        """Choose the requests to retract when memory is short."""
+        """Choose the requests that are retracted when memory runs short."""
         self.source.victim = victim
 
     @property
     def may_abort(self) -> bool:
-        """Whether any request comes, waits or lives."""
+        """Whether any request is pending, waiting or live."""
         return bool(self.source.pending or self._lives())
 
     def _lives(self) -> list[tuple[int, Stage]]:
@@ -510,14 +510,14 @@ class EngineMachine(ActingMachine):
 
     # -- the end ---------------------------------------------------------------------------------------
     def end(self) -> None:
-        """Let all requests finish, and empty the cache: the pool is whole again."""
+        """Run the engine until all requests finish, empty the cache, and check that the pool is whole."""
         self.source.calm()
         self._settle()
         self.empty()
 
 
 class LifecycleMachine(EngineMachine):
-    """The machine of an engine over a prefix cache and its pool."""
+    """A machine that runs an engine over a prefix cache and its pool."""
 
     RESET_LAW = "R3"
     LAWS_OF_CALLS: ClassVar[Mapping[type[Operation], str]] = {
@@ -527,19 +527,19 @@ class LifecycleMachine(EngineMachine):
     engine: Engine
 
     def demand_engine(self) -> None:
-        """Refuse an adapter that no engine can drive."""
+        """Raise an error for an adapter that no engine can drive."""
         header = self.examiner.history.header
         if "engine" not in header.capabilities or header.kind != "prefix":
             raise AdapterError(header.adapter, "an engine needs a prefix cache that claims it can be driven")
 
     def set_up(self) -> None:
-        """Start an engine that frees memory behind a window early; later ones may do so late."""
+        """Start the first engine, which frees memory behind a window early; later ones may free it late."""
         self._scale = 1 if self.judge.model.page_size == 1 else 2
         self._has_states = self.judge.model.tracks is not None
         self.start(headroom=0, early=1)  # what is cached then is dead in part
 
     def start(self, *, headroom: int, early: int) -> None:
-        """Start an engine with some headroom, which frees memory behind a window early or not."""
+        """Start an engine with some reserved tokens, which frees memory behind a window early or late."""
         header = self.examiner.history.header
         config = driven_config(
             header,
@@ -555,12 +555,12 @@ class LifecycleMachine(EngineMachine):
 
     @property
     def allocating(self) -> Any:
-        """The allocator of the engine's pools."""
+        """The allocator of the engine's slot pool."""
         return self.engine.memory.pools.allocator
 
     @property
     def notes(self) -> LifecycleNotes:
-        """The onlooker of the engine."""
+        """The observer of the engine's events."""
         return self._notes
 
     @act(rare=_RARE, headroom=(0, 2), early=(0, 1))
@@ -572,7 +572,7 @@ class LifecycleMachine(EngineMachine):
 
     @act(tokens=(0, 6), secondary=(0, 6))
     def evict(self, tokens: int, secondary: int) -> None:
-        """Evict between two iterations, as another caller would."""
+        """Evict between two iterations of the engine, as another caller would."""
         self._notes.begin_iteration()
         self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
         self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
@@ -583,7 +583,7 @@ class LifecycleMachine(EngineMachine):
 
     @property
     def scale(self) -> int:
-        """The unit of lengths, in tokens, from page to page."""
+        """The unit of lengths, in tokens: whole pages."""
         return self._scale
 
     @property
@@ -596,12 +596,12 @@ class LifecycleMachine(EngineMachine):
         return output * self._scale if output > 1 else 1
 
     def crowd_sizes(self, slack: int) -> tuple[tuple[int, int], int]:
-        """Return prompt and output of a growing request, and the prompt that has no room beside it."""
+        """Return the prompt and output of a growing request, and a prompt that finds no room with it."""
         total = self.engine.config.capacity
         prompt = total // 6
         return (prompt, total // 2), total - prompt - slack * self._scale
 
     @property
     def has_spaces(self) -> bool:
-        """Whether prompts may be of several namespaces."""
+        """Whether prompts may belong to several namespaces."""
         return "extra_key" in self.examiner.history.header.capabilities

@@ -1,4 +1,4 @@
-"""The common base of the machines of pools, and the machines of KV buffers and of keys and hashes."""
+"""The base class of machines that drive pools, and the machines of KV buffers and of keys and hashes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pymllm.oracle.models.buffers import BufferModel
 
 SEED = (0, 9_999)
 INDEX_FORMS = ("int64", "int32", "int16", "uint8", "int64 strided", "int32 strided")
-"""One-dimensional index tensors of every signed dtype that holds a small number, and the unsigned one."""
+"""One-dimensional index tensors: every signed dtype, and the unsigned one for small numbers."""
 
 
 def index_form(source: random.Random, numbers: Sequence[int]) -> str:
-    """Choose a form of indices that can hold the numbers."""
+    """Return a form of index tensor that can hold the numbers."""
     low, high = min(numbers, default=0), max(numbers, default=0)
     forms = INDEX_FORMS if high < 256 else INDEX_FORMS[:2]
     return source.choice([form for form in forms if low >= 0 or form != "uint8"])
 
 
 def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct items from some place on, cyclically, forwards or backwards."""
+    """Return up to ``count`` distinct items from a position on, cyclically, forwards or backwards."""
     turned = [numbers[(start + place) % len(numbers)] for place in range(min(count, len(numbers)))]
     return turned if start % 2 else turned[::-1]
 
@@ -35,7 +35,7 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
 def name_numbers(
     numbers: Iterable[int], given: GivenNumbers, is_given: Callable[[int], bool]
 ) -> tuple[Span, ...]:
-    """Name numbers by the steps that gave them, and other numbers by themselves."""
+    """Return spans for numbers: by the steps that gave them, or by the numbers themselves."""
     return tuple(
         span
         for number in numbers
@@ -44,21 +44,21 @@ def name_numbers(
 
 
 def malformed_calls(**wrong: Iterable[str]) -> tuple[ops.Malformed, ...]:
-    """Name the calls that no caller may make, by their mistake."""
+    """Return calls that no caller may make, each by the name of its mistake."""
     return tuple(ops.Malformed(call, what) for call, whats in wrong.items() for what in whats)
 
 
 class PoolMachine(ActingMachine):
-    """The base of machines of pools: refused calls must leave no trace, and a clear must renew all."""
+    """The base class of machines of pools: a refused call must leave no trace, a clear must renew all."""
 
     # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[ops.Malformed]] = ()
 
     def observe(self) -> None:
-        """Read all that the last operation could have changed."""
+        """Read all state that the last operation could have changed."""
 
     def ask(self, operation: Operation) -> Outcome:
-        """Carry an operation out, and read all that it could have changed."""
+        """Carry out an operation, and read all state that it could have changed."""
         outcome = self.do(operation)
         self.observe()
         return outcome
@@ -69,7 +69,7 @@ class PoolMachine(ActingMachine):
         self.ask(self.MALFORMED[which % len(self.MALFORMED)])
 
     def end(self) -> None:
-        """Run parts of the program on new adapters, now and then."""
+        """Run parts of the program again on new adapters, in some runs."""
         if self.is_replayed:
             self._watched(lambda: check_determinism(self.examiner, self.make_adapter))
 
@@ -80,7 +80,7 @@ SHAPES = ("heads", "flat", "strided", "batch")
 
 
 class BufferMachine(PoolMachine):
-    """The machine of the buffers of every layer (P3, X1, E5)."""
+    """The machine that drives the KV buffers of every layer (P3, X1, E5)."""
 
     MALFORMED = malformed_calls(
         write_kv=(
@@ -105,21 +105,21 @@ class BufferMachine(PoolMachine):
 
     @act(weight=3, layer=(0, 2), tokens=(0, 4), padding=(0, 3), shape=(0, 3), seed=SEED)
     def write(self, layer: int, tokens: int, padding: int, shape: int, seed: int) -> None:
-        """Write some tokens and some padding, shuffled."""
+        """Write some tokens and some padding rows, in shuffled order."""
         source = random.Random(seed)
         slots = self._slots(source, tokens, padding)
         self._write(layer % self.model.layers, slots, *self._contents(source, len(slots)), shape, source)
 
     @act(weight=2, layer=(0, 2), first=(0, 12), onto=(1, 12), count=(1, 4))
     def move(self, layer: int, first: int, onto: int, count: int) -> None:
-        """Move rows inside the buffers, onto rows that move as well."""
+        """Move rows inside the buffers, also onto rows that are moved themselves."""
         rows = self.model.rows
         first, onto = first % rows, max(onto % rows, 1)
         self.ask(ops.MoveKV(layer % self.model.layers, first, onto, min(count, rows - first, rows - onto)))
 
     @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
-        """Write with one mistake.
+        """Write rows with one mistake in the arguments.
 
         A wrong slot comes last: a pool that writes before it has checked all slots is then seen.
         """
@@ -144,7 +144,7 @@ class BufferMachine(PoolMachine):
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
-        """Ask for a layer that does not exist."""
+        """Read a layer that does not exist."""
         self.do(ops.ReadKV(self.model.layers if beyond else -1))
 
     def _write(
@@ -154,7 +154,7 @@ class BufferMachine(PoolMachine):
         self.ask(ops.WriteKV(layer, tuple(slots), keys, values, SHAPES[shape], form))
 
     def _slots(self, source: random.Random, tokens: int, padding: int) -> list[int]:
-        """Choose slots at random, the last one often."""
+        """Return random slots, often including the last one."""
         usable = range(1, self.model.rows)
         slots = source.sample(usable, min(tokens, len(usable)))
         if slots and source.random() < 0.2 and usable[-1] not in slots:
@@ -179,12 +179,12 @@ def _resized(rows: Rows, width: int) -> Rows:
 _NAMESPACES = (None, "lora", "", 7, 0, -1)
 _LARGE_FORMS = ("list", "tuple", "int64", "tensor64")
 _FORMS = (*_LARGE_FORMS, "array", "int32", "tensor32", "list 2", "tuple 2", "list 3")
-"""Containers, and of how many numbers their tokens are tuples."""
+"""Containers of keys, each with the token widths that it can hold."""
 _EDGES = (0, 1, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 1)
 
 
 class HashMachine(PoolMachine):
-    """The machine of `RadixKey` and the hash functions (K1, H1, X1)."""
+    """The machine that drives `RadixKey` and the hash functions (K1, H1, X1)."""
 
     MALFORMED = malformed_calls(
         slice_key=("a float start", "a float namespace", "a bool namespace", "a float in a namespace"),
@@ -199,7 +199,7 @@ class HashMachine(PoolMachine):
     )
 
     def begin(self) -> None:
-        """Start without a page to chain to."""
+        """Start without a hashed page."""
         self.last_digest: str | None = None
         self._has_bigrams = "bigrams" in self.capabilities
         self._further = self.capabilities.intersection(DIMENSIONS[1:])
@@ -208,20 +208,20 @@ class HashMachine(PoolMachine):
     # -- keys ----------------------------------------------------------------------------------------------
     @act(weight=2, count=(0, 5), form=(0, 9), start=(-7, 7), stop=(-7, 7), seed=SEED)
     def slice_key(self, count: int, form: int, start: int, stop: int, seed: int) -> None:
-        """Slice a key; -7 stands for an end left out."""
+        """Slice a key, where -7 stands for a missing bound."""
         key = self._key(count, form, seed)
         self.do(ops.SliceKey(key, None if start == -7 else start, None if stop == -7 else stop))
 
     @act(weight=2, count=(1, 5), form=(0, 9), at=(-6, 6), seed=SEED)
     def pick_token(self, count: int, form: int, at: int, seed: int) -> None:
-        """Take one token of a key, or ask for one beyond its end."""
+        """Pick one token of a key, perhaps beyond its end."""
         if self.can_refuse or -count <= at < count:
             self.do(ops.PickToken(self._key(count, form, seed), at))
 
     # -- hashes --------------------------------------------------------------------------------------------
     @act(weight=3, count=(0, 5), form=(0, 9), is_chained=(0, 1), seed=SEED)
     def hash_page(self, count: int, form: int, is_chained: int, seed: int) -> None:
-        """Hash a page, alone or after the last one."""
+        """Hash a page, alone or chained to the last page."""
         prior = self.last_digest if is_chained else None
         result = self.do(ops.HashPage(self._key(count, form, seed), prior)).result
         if isinstance(result, Hashes):
@@ -229,7 +229,7 @@ class HashMachine(PoolMachine):
 
     @act(needs="can_refuse", count=(0, 3), form=(0, 3), wrong=(0, 4), seed=SEED)
     def hash_page_badly(self, count: int, form: int, wrong: int, seed: int) -> None:
-        """Hash a page with a token that has no 4 bytes, or after an invalid digest."""
+        """Hash a page with a token outside 32 bits, or after an invalid digest."""
         source = random.Random(seed)
         tokens: tuple[Token, ...] = tuple(source.randrange(9) for _ in range(count))
         prior = {0: "no digest", 1: "abc"}.get(wrong)
@@ -239,20 +239,20 @@ class HashMachine(PoolMachine):
 
     @act(needs="can_mix_widths", first=(0, 3), second=(0, 3))
     def hash_a_mixed_page(self, first: int, second: int) -> None:
-        """Hash a page whose tokens have different widths, numbers among them, or are tuples of one number."""
+        """Hash a page with tokens of different widths, or with tuples of one number."""
         if first != second or first == 3:
             token: tuple[Token, ...] = (5, (5, 6), (5, 6, 7), (5,))
             self.do(ops.HashPage(Key((token[first], token[second]))))
 
     @act(digits=(16, 64), seed=SEED)
     def hash_int64(self, digits: int, seed: int) -> None:
-        """Turn a digest, or only its beginning, into a number."""
+        """Convert a digest, or only its beginning, to a number."""
         digest = f"{random.Random(seed).getrandbits(256):064x}"
         self.do(ops.HashInt64((digest.upper() if seed % 3 == 0 else digest)[:digits]))
 
     @act(needs="can_refuse", digits=(0, 15), is_hex=(0, 1))
     def hash_int64_badly(self, digits: int, is_hex: int) -> None:
-        """Turn a text that is too short, or not hexadecimal, into a number."""
+        """Convert a text that is too short or not hexadecimal to a number."""
         self.do(ops.HashInt64("7" * digits if is_hex else "7" * digits + "-" * 8 + "7" * 8))
 
     @act(count=(0, 8), seed=SEED)
@@ -261,7 +261,7 @@ class HashMachine(PoolMachine):
         self.do(ops.HashBytes(random.Random(seed).randbytes(count).hex()))
 
     def _key(self, count: int, form: int, seed: int) -> Key:
-        """Make a key, in a container that can hold its tokens."""
+        """Return a key in a container that can hold its tokens."""
         source = random.Random(seed)
         chosen, _, width = _FORMS[form].partition(" ")
         edges = _EDGES[:7] if chosen in ("int32", "tensor32") else _EDGES

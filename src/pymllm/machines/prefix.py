@@ -1,4 +1,4 @@
-"""The acts of careful and careless callers of a prefix cache."""
+"""The machine that drives a prefix cache, with correct and incorrect calls."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ KEEP = (0, 3)
 
 
 class StateActs(PrefixCaller):
-    """Acts that make sense only with states."""
+    """The acts of the cache machine for caches that keep recurrent states."""
 
     # -- states in -----------------------------------------------------------------------------------------
     @looked_at(needs="has_states", weight=6, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, keep=KEEP)
     def serve(self, pages: int, turn: int, other: int, style: int, keep: int) -> None:
-        """Serve a request of a hybrid model: resume, compute, copy the state, hand both over, hold that."""
+        """Serve a request of a hybrid model: resume, compute, copy the state, insert both, and hold that."""
         key = self._whole(self.draw_key(pages, turn, other, style))
         step, matched = self.match(key)
         held = self.lock(step) if matched else None
@@ -67,7 +67,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def insert_with_state(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Insert fresh slots and a state, without matching the key first."""
+        """Insert new slots and a state, without matching the key first."""
         key = self._whole(self.draw_key(pages, turn, other, style))
         slots = self.allocate(len(key.tokens))
         if slots is not None:
@@ -77,7 +77,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def add_state_to_stored(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Add a state at the end of a key's stored part, as an engine does at a branching point."""
+        """Add a state at the end of a key's cached part, as an engine does where prompts branch."""
         stored = self.model.stored(path_of_key(self.draw_key(pages, turn, other, style)))
         if stored:
             self._add_state(stored[-1], style)
@@ -91,7 +91,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", weight=2, pages=PAGES, turn=PAGES, style=STYLE, keep=KEEP)
     def add_state_under_holds(self, pages: int, turn: int, style: int, keep: int) -> None:
-        """Hold a new node several times, add its state, release it: the last hold protects it (M4)."""
+        """Hold a new node several times, add its state, and release it; the last hold protects it (M4)."""
         key = self._whole(self.draw_key(pages, turn, turn, style))
         slots = self.allocate(len(key.tokens)) if key.tokens else None
         if slots is None:
@@ -108,7 +108,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", pages=PAGES, turn=PAGES, style=STYLE)
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
-        """Insert a state with a key that is empty or not made of whole pages: an error (M1, X1)."""
+        """Insert a state with a key that is empty or not whole pages, which must raise an error (M1, X1)."""
         key = self.draw_key(pages, turn, turn, style)
         if not self.can_refuse:
             return
@@ -123,27 +123,27 @@ class StateActs(PrefixCaller):
     # -- track slots ---------------------------------------------------------------------------------------
     @looked_at(needs="has_states", quarters=(1, 4))
     def hoard_track_slots(self, quarters: int) -> None:
-        """Take free track slots, some or all, so that the pool is short."""
+        """Take all or some free track slots, so that the pool runs short."""
         tracks = self.judge.model.tracks
         for _ in range(-(-tracks.room() * quarters // 4) if tracks is not None else 0):
             self.snapshot(is_evicting=False)
 
     @looked_at(needs="has_states", weight=2)
     def give_hoarded_tracks_back(self) -> None:
-        """Give back every track slot that the caller has."""
+        """Free every track slot of the caller."""
         self.give_tracks_back()
 
     # -- what fails ----------------------------------------------------------------------------------------
     @looked_at(needs="can_fail_states", weight=3, tokens=TOKENS, states=TOKENS, nth=NTH)
     def evict_refused_by_state_pool(self, tokens: int, states: int, nth: int) -> None:
-        """Let the pool of states refuse one of an eviction's calls (X2)."""
+        """Evict while the pool of states refuses one of the eviction's calls (X2)."""
         if self.can_evict:
             self.arm("free_state", nth)
             self.do(Evict(amount(tokens), amount(states)))
 
     @looked_at(needs="can_fail_states", rare=RARE, nth=NTH)
     def reset_refused_by_state_pool(self, rare: int, nth: int) -> None:
-        """Let the pool of states refuse one of a reset's calls: everything else goes back (X7)."""
+        """Reset while the pool of states refuses one of the calls; all other memory must go back (X7)."""
         if not rare:
             self.arm("free_state", nth)
             self.do(Reset())
@@ -165,7 +165,7 @@ MALFORMED = tuple(MALFORMED_CALLS)
 
 
 class _BadInsert(NamedTuple):
-    """The arguments of a wrong insert, and whether this cache can be asked for it."""
+    """The arguments of an incorrect insert, and whether it applies to this cache."""
 
     applies: object
     slots: list[int] | None
@@ -174,22 +174,22 @@ class _BadInsert(NamedTuple):
 
 
 class PrefixMachine(StateActs):
-    """The machine of a prefix cache; acts that an adapter cannot carry out are skipped."""
+    """The machine that drives a prefix cache; acts that the adapter does not support are skipped."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
     @act(which=(0, 2 * len(ALPHABETS) - 1))
     def use_tokens(self, which: int) -> None:
-        """Make keys of other tokens and namespaces from now on, or of the usual ones, with equal chance."""
+        """Switch to keys of other tokens and namespaces, or back to the usual ones, with equal chance."""
         self.alphabet = ALPHABETS[which] if which < len(ALPHABETS) else ALPHABETS[0]
 
     @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Match a key."""
+        """Match a key in the cache."""
         self.match(self.draw_key(pages, turn, other, style))
 
     @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def insert_fresh(self, pages: int, turn: int, other: int, style: int) -> None:
-        """Insert fresh slots for a key, without matching it first."""
+        """Insert new slots for a key, without matching it first."""
         self._insert_fresh(self.draw_key(pages, turn, other, style), style)
 
     @looked_at(
@@ -205,7 +205,7 @@ class PrefixMachine(StateActs):
     def insert_windowed(
         self, pages: int, turn: int, other: int, style: int, protected: int, evicted: int
     ) -> None:
-        """Insert fresh slots with any valid ``prev_prefix_len`` and ``swa_evicted_seqlen``."""
+        """Insert new slots with any valid ``prev_prefix_len`` and ``swa_evicted_seqlen``."""
         key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, protected, self._frontier(key, evicted))
 
@@ -213,7 +213,7 @@ class PrefixMachine(StateActs):
         needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, hole=(1, 3)
     )
     def punch_hole(self, pages: int, turn: int, style: int, at: int, hole: int) -> None:
-        """Let pages in the middle of a key die, so that live pages are divided, and match the key."""
+        """Make pages in the middle of a key dead, between live ones, and match the key."""
         size = self.page_size
         key = self.draw_key(pages, turn, turn, style)
         parts = [Key(key.tokens[: end * size], key.extra_key, key.form) for end in (at + hole, at)]
@@ -230,7 +230,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_evict_windows", weight=3, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, pick=PICK)
     def insert_up_to_a_hole(self, pages: int, turn: int, style: int, at: int, pick: int) -> None:
-        """Insert up to a page that stays dead: refused whole, and all is the caller's to free (S7)."""
+        """Insert a key up to a dead page, which must be refused; the caller keeps all slots (S7)."""
         if not self._dead_ends():
             self.punch_hole(pages=pages, turn=turn, style=style, at=at, hole=2)
         dead = self._dead_ends()
@@ -246,7 +246,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, pick=PICK)
     def punch_another_hole(self, pages: int, turn: int, style: int, at: int, pick: int) -> None:
-        """Let the beginning of a path with a hole die; the rest between is shorter than a window (S1)."""
+        """Make the beginning of such a path dead, so that its live part is shorter than a window (S1)."""
         size, ends, cached = self.page_size, self.model.page_ends, self.model.pages
         paths = self._paths_with_a_hole()
         if not paths:
@@ -270,7 +270,7 @@ class PrefixMachine(StateActs):
             self.match(Key(end.tokens, end.space.extra_key))
 
     def _paths_with_a_hole(self) -> list[Path]:
-        """Return the paths to leaves with live first two and last pages, and dead pages between."""
+        """Return the paths to leaves with live first two and last pages and dead pages in between."""
         pages, ends = self.model.pages, self.model.page_ends
         leaves = [end for end in pages if end not in self.model.children]
         alive = {leaf: [pages[end].alive for end in ends(leaf)] for leaf in leaves}
@@ -281,7 +281,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
     def request(self, pages: int, turn: int, other: int, style: int, evicted: int, keep: int) -> None:
-        """Serve a request as an engine does: match, hold, make room, insert what was computed, hold that."""
+        """Serve a request as an engine does: match, hold, make room, compute, insert, and hold the result."""
         key = self.draw_key(pages, turn, other, style)
         step, matched = self.match(key)
         held = self.lock(step) if matched else None
@@ -300,7 +300,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, drafts=PAGES)
     def reject_drafts(self, pages: int, turn: int, other: int, style: int, drafts: int) -> None:
-        """Insert the verified part of a key, write other tokens into slots of drafts, and free the rest.
+        """Insert the accepted part of drafted tokens, then reuse or free the slots of rejected drafts.
 
         What was rejected must not be found, whatever comes into its slots.
         """
@@ -320,7 +320,7 @@ class PrefixMachine(StateActs):
             self.unlock(held)
 
     def _hand_over(self, tokens: tuple[Token, ...], like: Key, slots: list[int], style: int) -> None:
-        """Insert tokens with the slots that the cache has for them, followed by slots of the caller."""
+        """Insert tokens with their cached slots, followed by slots of the caller."""
         key = fitting(Key(tokens, like.extra_key, like.form))
         _, matched = self.match(key)
         rest = slots[len(matched) : len(tokens)]
@@ -333,7 +333,7 @@ class PrefixMachine(StateActs):
     def ask_under_other_values(
         self, pages: int, turn: int, style: int, filled: int, place: int, way: int
     ) -> None:
-        """Insert a key under values of all dimensions, and match it under similar values (K2).
+        """Insert a key under values of all namespace dimensions, and match it under similar values (K2).
 
         Such as those with the first two exchanged, where there are several dimensions.
         """
@@ -351,7 +351,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
-        """Insert the slots of the whole stored prefix again, dead pages included."""
+        """Insert the slots of the whole cached prefix again, dead pages included."""
         key = self.draw_key(pages, turn, other, style)
         stored = self.model.stored(path_of_key(key))
         if stored:
@@ -363,7 +363,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(pages=PAGES, turn=PAGES, style=STYLE)
     def insert_token_ids(self, pages: int, turn: int, style: int) -> None:
-        """Insert a key without slots, where there is no pool."""
+        """Insert a key without slots, in a cache without a pool."""
         key = self.draw_key(pages, turn, turn, style)
         if not self.has_pool and path_of_key(key).space.width == 1:
             self.insert(key, None, style)
@@ -371,41 +371,41 @@ class PrefixMachine(StateActs):
     # -- eviction ------------------------------------------------------------------------------------------
     @looked_at(needs="can_evict", weight=2, tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
-        """Evict."""
+        """Evict some tokens from the cache."""
         self._evict(tokens, window_tokens)
 
     @looked_at(needs="can_evict", weight=2, tokens=TOKENS)
     def evict_full(self, tokens: int) -> None:
-        """Evict without asking for window memory."""
+        """Evict full tokens only, and no window memory."""
         self._evict(tokens, 0)
 
     @looked_at(needs="can_evict_secondary", weight=3, window_tokens=TOKENS)
     def evict_windows(self, window_tokens: int) -> None:
-        """Evict only the second kind of memory: windows, or states."""
+        """Evict only windows or states."""
         self._evict(0, window_tokens)
 
     @looked_at(rare=RARE)
     def reset(self, rare: int) -> None:
-        """Reset the cache, whatever is held."""
+        """Reset the cache, even with holds outstanding."""
         if not rare:
             self.do(Reset())
 
     # -- what fails ----------------------------------------------------------------------------------------
     @looked_at(needs="can_fail_callback", weight=2, tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
-        """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
+        """Evict with callbacks that raise errors; the eviction must be complete nevertheless (X2)."""
         self.arm("callback", nth)
         self._evict(tokens, window_tokens)
 
     @looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_calling_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
-        """Let callbacks of an eviction call the cache: they are refused, and nothing else happens (X6)."""
+        """Evict with callbacks that call the cache; these calls must be refused without effect (X6)."""
         self.arm("reenter", nth)
         self._evict(tokens, window_tokens)
 
     @looked_at(needs="can_fail_eviction", weight=3, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
-        """Let the pool refuse one of an eviction's calls, and try again: nothing is out of order (X2)."""
+        """Evict while the pool refuses one of the calls, then evict again; the order must stay (X2)."""
         self.arm(("free", "free_swa")[call])
         # A small first phase leaves windows to the second: the call for these comes before the other.
         self._evict(tokens if call else min(tokens, self.page_size), window_tokens)
@@ -415,7 +415,7 @@ class PrefixMachine(StateActs):
         needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
     )
     def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
-        """Let the pool refuse one of an insert's calls (X2); halves move where a tombstone is held."""
+        """Insert while the pool refuses one of the calls (X2); halves move if a tombstone is held."""
         ends, cached = self.model.page_ends, self.model.pages
         paths = (hold.path for hold in self.model.holds.values())
         held = [path for path in paths if not all(cached[end].alive for end in ends(path))]
@@ -428,7 +428,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_fail_pool", rare=RARE)
     def reset_refused_by_pool(self, rare: int) -> None:
-        """Let the pool refuse a reset: the tree is dropped all the same (X7)."""
+        """Reset while the pool refuses a call; the tree must be dropped nevertheless (X7)."""
         if not rare:
             self.arm("free")
             self.do(Reset())
@@ -436,7 +436,7 @@ class PrefixMachine(StateActs):
     # -- holds ---------------------------------------------------------------------------------------------
     @looked_at(needs="live", weight=4, pick=PICK)
     def lock_node(self, pick: int) -> None:
-        """Hold a node; every other time a node with a dead window, where that is refused."""
+        """Hold a node; where that is refused, in half of the draws a node with a dead window."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
         is_refused = self.can_refuse and not self.follows_windows
@@ -463,13 +463,13 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="released", weight=2, pick=PICK)
     def unlock_again(self, pick: int) -> None:
-        """Release a hold that was released before."""
+        """Release a hold that has been released already."""
         if self.can_refuse:
             self.do(Unlock(picked(self.released, pick)))
 
     @looked_at(needs="live", pick=PICK)
     def unlock_unheld(self, pick: int) -> None:
-        """Release a node that has no hold of its own, though a node below it has a hold."""
+        """Release a node that is not held itself, although a node below it is held."""
         handle = picked(self.live, pick)
         below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
         is_held = any(hold.path == handle.path for hold in self.model.holds.values())
@@ -478,7 +478,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="stale", pick=PICK, way=(0, 2))
     def use_stale_node(self, pick: int, way: int) -> None:
-        """Use a node that is no longer in the tree."""
+        """Use a node that has left the tree."""
         step = picked(self.stale, pick).step
         if way == 0:
             self.do(Lock(step))
@@ -489,7 +489,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="live", weight=5, pick=PICK)
     def hash_node(self, pick: int) -> None:
-        """Hash a node and its ancestors; every other time, choose a node in a namespace (H3)."""
+        """Hash a node and its ancestors, in half of the draws a node in a namespace (H3)."""
         named = [handle for handle in self.live if handle.path.space.extra_key is not None]
         if "hashes" in self.capabilities:
             self.do(Hash(picked(named if named and pick % 2 else self.live, pick).step))
@@ -502,7 +502,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_refuse", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
     def insert_badly(self, pages: int, turn: int, style: int, fault: int) -> None:
-        """Insert with one argument out of its domain: an error, and nothing has changed (X1)."""
+        """Insert with one argument out of range, which must raise an error and change nothing (X1)."""
         key = self.draw_key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens))
         if slots is not None:
@@ -538,7 +538,7 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_refuse", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
-        """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
+        """Insert, as live, slots whose SWA halves were freed, which must raise an error (X1)."""
         key = self.draw_key(pages, turn, turn, style)
         if style % 2 and self.can_evict_secondary:
             self._evict(0, turn)
@@ -556,13 +556,13 @@ class PrefixMachine(StateActs):
     # -- the caller's memory -------------------------------------------------------------------------------
     @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
-        """Keep slots, so that the pool is short; of the last page perhaps only some (A3)."""
+        """Keep slots so that the pool runs short, perhaps only some slots of the last page (A3)."""
         if len(self.ownership.callers_slots()) <= self.pool_slots // 3:
             self.allocate(pages * self.page_size - pages % self.page_size, whole=False)
 
     @looked_at(needs="has_pool", style=STYLE)
     def give_hoard_back(self, style: int) -> None:
-        """Give back everything that the caller has, including leftovers of a refused reset.
+        """Free all memory of the caller, including leftovers of a refused reset.
 
         Any slot of a page stands for all of it, and every second time it is the last one that has a name.
         """
@@ -572,7 +572,7 @@ class PrefixMachine(StateActs):
 
     @act(needs="has_halves")
     def read_halves(self) -> None:
-        """Ask for the SWA half of every slot of the pool, free or not (S2, A7)."""
+        """Read the SWA half of every slot of the pool, free or not (S2, A7)."""
         self.do(ReadHalves((Span(0, self.page_size, self.page_size + self.pool_slots),)))
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
@@ -580,7 +580,7 @@ class PrefixMachine(StateActs):
         self.do(Evict(amount(tokens), amount(window_tokens)))
 
     def _frontier(self, key: Key, draw: int) -> int:
-        """Return a ``swa_evicted_seqlen``: any whole pages, or as far as an engine may go, or a page less."""
+        """Return a ``swa_evicted_seqlen``: any whole pages, the most that an engine may use, or one less."""
         size: int = self.page_size
         whole = len(key.tokens) // size * size
         if draw % 2 or self.window is None:

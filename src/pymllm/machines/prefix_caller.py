@@ -1,4 +1,4 @@
-"""The caller's side of a prefix cache: keys, slots that are taken and handed over, what steps gave.
+"""A caller of a prefix cache in machines: its keys, slots, holds, and the results of its steps.
 
 What a caller may know, it asks the judge's model and its ownership; what to do when is the business of
 `pymllm.machines.prefix`.
@@ -27,13 +27,13 @@ SPACES = (
     Space("lora"),
     Space(None, 2),
 )
-"""Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
+"""Namespaces and widths of keys, mostly the plain one; "1" and 1 must stay different (H3)."""
 
 TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
-"""Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
+"""Tokens of shared beginnings, of branches (equal to the first in their lower bits), and of tails."""
 
 OTHER_SPACES = (*[Space()] * 6, Space(""), Space(0), Space("0"), Space(None, 2))
-"""Where keys of other tokens live: in namespaces that are false where one only asks whether there is one."""
+"""Namespaces of keys with other tokens; some values are false in Python."""
 
 ALPHABETS: tuple[tuple[int, ...], ...] = (
     (),
@@ -42,14 +42,14 @@ ALPHABETS: tuple[tuple[int, ...], ...] = (
     (7, 0, 7 + 2**16, 7 + 2**31, 2**32 - 1),
     (1, 2, 3, 4, 5, 6, 7, 0),
 )
-"""Tokens of which a program may make its keys: none for trunk and turn, or several that branch alike."""
+"""Alphabets of key tokens: the empty one stands for trunk and turn, the others branch alike."""
 
 STYLES = len(SPACES) * len(KEY_FORMS) * 4
-"""So many styles tell every space, container and tail length of a page of four tokens apart."""
+"""The number of styles: each space, container and tail length of a page of four tokens."""
 
 
 def spaces_of(capabilities: Collection[str], spaces: Sequence[Space] = SPACES) -> tuple[Space, ...]:
-    """Return the spaces in which an adapter with these capabilities can be asked."""
+    """Return the namespaces and widths that an adapter with these capabilities supports."""
     return tuple(
         space
         for space in spaces
@@ -61,7 +61,7 @@ def spaces_of(capabilities: Collection[str], spaces: Sequence[Space] = SPACES) -
 def make_key(
     page_size: int, pages: int, turns: Sequence[int], style: int, spaces: Sequence[Space] = SPACES
 ) -> Key:
-    """Derive a key of ``pages`` whole pages and a tail.
+    """Derive a key of ``pages`` whole pages and a tail from small numbers.
 
     Odd turns are none, so that half of all keys stay on the trunk. A page off the trunk differs in its first
     token or, at the other turn, in its last token only: siblings must be told apart by whole pages (R9).
@@ -86,7 +86,7 @@ def make_wide_key(
     tokens: Sequence[int],
     spaces: Sequence[Space] = OTHER_SPACES,
 ) -> Key:
-    """Derive a short key that leaves the first token at one or two pages, for any of the others.
+    """Derive a short key that branches off at the first or second page into any of several tokens.
 
     So few pages are before them, and behind, that many keys branch at one node and all fit a small pool.
     """
@@ -104,7 +104,7 @@ def make_wide_key(
 
 
 def fitting(key: Key) -> Key:
-    """Return a key in a form that its tokens fit: 64 bits where a token does not fit an int32."""
+    """Return a key in a form that can hold its tokens, in 64 bits if any exceeds an int32."""
     tokens = (token if isinstance(token, tuple) else (token,) for token in key.tokens)
     numbers = (number for token in tokens for number in token)
     if max(numbers, default=0) < 2**31:
@@ -119,17 +119,17 @@ def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
 
 
 Values = list[str | int | None]
-"""A value for each dimension of a namespace, `None` where it is missing."""
+"""A value for each dimension of a namespace, `None` for a missing one."""
 
 _NAMES = ("ab", "cd", "ef", "gh", "ij")
-"""A value for each dimension, so that each is told from the others."""
+"""A different value for each dimension."""
 
 WAYS = 7
-"""So many ways `alike_values` has to be alike."""
+"""The number of ways in which `alike_values` makes two namespaces similar."""
 
 
 def alike_values(dimensions: Sequence[int], filled: int, place: int, way: int) -> tuple[Values, Values]:
-    """Derive the values of two namespaces that whoever joins, mixes or drops some takes for one (K2).
+    """Return the values of two namespaces that a faulty hash confuses by joining, swapping or dropping (K2).
 
     Bits of ``filled`` say which ``dimensions`` have a value. Of those that follow one another, ``place`` says
     which two differ; the last of seven ways is to agree in all.
@@ -157,20 +157,20 @@ def alike_values(dimensions: Sequence[int], filled: int, place: int, way: int) -
 
 
 KEPT = 12
-"""So many handles and released holds are kept to be used again."""
+"""The number of handles and of released holds that are kept for later use."""
 
 INSERT_FORMS = ("int64", "int32", "int64 strided", "int32 strided")
 FREE_FORMS = (*INSERT_FORMS, "int64 2d")
 FIRST_NUMBER = 1000
-"""Without a pool, slots are numbers from here on: none is used twice, and none is a token id."""
+"""The first slot number in a cache without a pool; numbers are used once, and no token id is as large."""
 
 
 _OF_EVICTIONS = {law.id for law in laws_of("prefix") if any(check[0] is ops.Evict for check in law.checks)}
-"""Laws of which nothing is left to test, but by `inspect`, where no eviction can be followed."""
+"""Laws that cannot be tested, except by `inspect`, where the model cannot follow evictions."""
 
 
 class Handle(NamedTuple):
-    """A node that a step returned: its path, and which page ended there then."""
+    """A node that a step returned: its path, and the birth of its last page then."""
 
     step: int
     path: Path
@@ -178,14 +178,14 @@ class Handle(NamedTuple):
 
 
 class PrefixCaller(ActingMachine):
-    """A caller of a prefix cache: the handles and holds that it keeps, and the operations that it can do."""
+    """A caller of a prefix cache: its handles and holds, and the operations that it can make."""
 
     INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
     judge: Judge[CacheModel]
 
     def begin(self) -> None:
-        """Read the models, the configuration and the capabilities once."""
+        """Read the models, the configuration and the capabilities."""
         self.model: PrefixModel = self.judge.model.cache
         self.ownership: SlotOwnership = self.judge.model.ownership
         self.spaces = spaces_of(self.capabilities)
@@ -225,12 +225,12 @@ class PrefixCaller(ActingMachine):
 
     @property
     def live(self) -> list[Handle]:
-        """Handles of nodes that are cached, roots included."""
+        """Handles of nodes that are still cached, roots included."""
         return [handle for handle in self.handles if not self._is_stale(handle)]
 
     @property
     def stale(self) -> list[Handle]:
-        """Handles of nodes that have left, where using one is refused."""
+        """Handles of nodes that have left the cache, if the adapter refuses their use."""
         return [handle for handle in self.handles if self._is_stale(handle)] if self.can_refuse else []
 
     def _is_stale(self, handle: Handle) -> bool:
@@ -242,12 +242,12 @@ class PrefixCaller(ActingMachine):
 
     # -- steps ---------------------------------------------------------------------------------------------
     def take(self, operation: Operation) -> tuple[int, Result]:
-        """Carry an operation out and have it judged; return its number and its result."""
+        """Carry out and judge an operation; return its number and its result."""
         number = self.examiner.next_step
         return number, self.do(operation).result
 
     def look(self) -> None:
-        """Inspect all nodes and take the events, where claimed, on one of `INSPECT_EVERY` calls."""
+        """Inspect all nodes and take the events, if claimed, on one of `INSPECT_EVERY` calls."""
         self._acts_until_look -= 1
         if self._acts_until_look > 0:
             return
@@ -272,7 +272,7 @@ class PrefixCaller(ActingMachine):
         evicted: int = 0,
         state: Span | None = None,
     ) -> int | None:
-        """Insert slots, or token ids for ``None``, and perhaps a state; return the step that gave a node.
+        """Insert slots (or token ids for ``None``) and perhaps a state; return the step whose node is usable.
 
         Where every key needs a state and comes without, it gets one, and is cut to whole pages.
         """
@@ -304,7 +304,7 @@ class PrefixCaller(ActingMachine):
         return step
 
     def _give_track_back(self, state: Span) -> None:
-        """Free the track slot of a state that no insert has taken."""
+        """Free the track slot of a state that no insert has adopted."""
         tracks = self.judge.model.tracks
         if tracks is not None and tracks.given.resolve((state,))[0] in tracks.callers:
             self.do(ops.FreeTrack(state))
@@ -313,7 +313,7 @@ class PrefixCaller(ActingMachine):
         self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]
 
     def lock(self, step: int) -> int | None:
-        """Hold the node of a step; return the number of the hold, or nothing where it was refused.
+        """Hold the node of a step; return the number of the hold, or ``None`` if refused.
 
         Where a node without a state, or with a dead window, is not to be held, nobody tries.
         """
@@ -324,7 +324,7 @@ class PrefixCaller(ActingMachine):
         return number if isinstance(result, Locked) else None
 
     def _may_hold(self, path: Path) -> bool:
-        """Tell whether a node can be held: it has a state or need not, and its window lives or is refused."""
+        """Tell whether a node can be held: with any needed state, and a live window or a sure refusal."""
         if self.follows_windows and not self.model.is_usable(path):
             return False
         states = self.model.states
@@ -336,7 +336,7 @@ class PrefixCaller(ActingMachine):
         self.released = [*self.released[1 - KEPT :], lock]
 
     def arm(self, call: str, nth: int = 1) -> None:
-        """Let the next operation meet a failing call."""
+        """Arm a fault, so that a call in the next operation fails."""
         self.do(ops.Fault(call, nth))
 
     def draw_key(self, pages: int, turn: int, other: int, style: int) -> Key:
@@ -350,11 +350,11 @@ class PrefixCaller(ActingMachine):
 
     # -- slots ---------------------------------------------------------------------------------------------
     def spans(self, slots: Sequence[int]) -> tuple[Span, ...]:
-        """Name slots by the steps that gave them; numbers are named by themselves."""
+        """Return spans for slots: by the steps that gave them, or by the numbers themselves."""
         return self.ownership.name(slots)
 
     def allocate(self, tokens: int, *, whole: bool = True) -> list[int] | None:
-        """Take whole pages for ``tokens`` tokens, with an eviction if need be; ``None`` if slots are missing.
+        """Allocate whole pages for ``tokens`` tokens, after an eviction if needed; ``None`` if that fails.
 
         ``whole``: whether to ask for all slots of these pages, or for so many tokens alone.
         """
@@ -382,12 +382,12 @@ class PrefixCaller(ActingMachine):
         return missing, 0 if self.has_states else missing
 
     def free_halves(self, slots: Sequence[int], style: int = 0) -> None:
-        """Give SWA halves back, as an engine does once they are outside every window."""
+        """Free SWA halves, as an engine does once they are outside every window."""
         if self.has_halves and slots:
             self.do(ops.FreeSWA(self.spans(slots), FREE_FORMS[style % len(FREE_FORMS)]))
 
     def give_back(self, slots: Iterable[int], style: int = 0) -> None:
-        """Free those of the slots that are still the caller's."""
+        """Free the slots among these that are still the caller's."""
         if not self.has_pool:
             return
         mine = [slot for slot in slots if self.ownership.owner(slot) is Owner.CALLER]
@@ -396,7 +396,7 @@ class PrefixCaller(ActingMachine):
 
     # -- states --------------------------------------------------------------------------------------------
     def snapshot(self, *, is_evicting: bool = True) -> Span | None:
-        """Take a track slot for a copy of the working state, evicting a state if need be, or nothing."""
+        """Allocate a track slot and copy the working state, after an eviction of states if needed."""
         step, result = self.take(ops.AllocTrack())
         if isinstance(result, NoRoom) and is_evicting and self.can_evict:
             self.do(ops.Evict(0, 1))
@@ -404,7 +404,7 @@ class PrefixCaller(ActingMachine):
         return Span(step, 0, 1) if isinstance(result, Slots) else None
 
     def give_tracks_back(self) -> None:
-        """Free every track slot that is the caller's."""
+        """Free every track slot of the caller."""
         tracks = self.judge.model.tracks
         if tracks is not None:
             for span in [tracks.given.name((slot,))[0] for slot in sorted(tracks.callers)]:
@@ -412,7 +412,7 @@ class PrefixCaller(ActingMachine):
 
     # -- the end -------------------------------------------------------------------------------------------
     def end(self) -> None:
-        """Release and evict everything: the pools are whole again (R5, A2, M7)."""
+        """Release and evict everything, after which the pools must be whole (R5, A2, M7)."""
         for lock in self.holds:
             self.unlock(lock)
         self.give_back(self.ownership.callers_slots())
@@ -439,7 +439,7 @@ EVERYTHING = 1000
 def looked_at(
     needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
 ) -> Callable[[Callable[..., None]], Any]:
-    """Make a method an act after which the nodes are looked at; arguments as of `act`."""
+    """Return a decorator that makes a method an act followed by an inspection; arguments as of `act`."""
     mark = act(needs, weight, **ranges)
 
     def wrap(method: Callable[..., None]) -> Any:
@@ -454,10 +454,10 @@ def looked_at(
 
 
 def amount(drawn: int) -> int:
-    """Return how much to evict; the largest draw means everything."""
+    """Return the amount to evict; the largest draw means everything."""
     return drawn if drawn < TOKENS[1] else EVERYTHING
 
 
 def picked(choices: list[T], pick: int) -> T:
-    """Return one of some choices."""
+    """Return one of several choices by a drawn number."""
     return choices[pick % len(choices)]

@@ -1,4 +1,4 @@
-"""The machines that search each kind of implementation, loaded on demand, and the profiles of searches."""
+"""The machines for each kind of implementation, loaded on demand, and the profiles of searches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIVEN = frozenset({"engine"})
 
 @dataclass(frozen=True, slots=True)
 class MachineEntry:
-    """A machine, with the kind and the claims that it needs."""
+    """A machine, with the kind and the claims of the adapters that it drives."""
 
     place: str  # ``"module:Class"``, the module one of `pymllm.machines`
     weight: float  # share of the time for one configuration, beside the other machines
@@ -33,22 +33,22 @@ class MachineEntry:
 
     @property
     def name(self) -> str:
-        """Name of the machine's class."""
+        """The name of the machine's class."""
         return self.place.partition(":")[2]
 
     @property
     def kind(self) -> str | None:
-        """Kind of the adapters that the machine drives; ``None`` where it is not listed."""
+        """The kind of adapters that the machine drives; ``None`` for an unlisted machine."""
         return next((kind for kind, entries in MACHINES.items() if self in entries), None)
 
     @property
     def has_engine(self) -> bool:
-        """Whether the machine runs an engine, and so meets an engine's coverage goals."""
+        """Whether the machine runs an engine, and so can reach the coverage goals of engines."""
         return self.needs >= _DRIVEN
 
     @property
     def why_missing(self) -> str | None:
-        """The reason why the machine cannot run here, or ``None``: its engine needs torch."""
+        """Why the machine cannot run here (its engine needs torch), or ``None``."""
         reason = why_no_torch() if self.has_engine else None
         return None if reason is None else f"{self.name} {reason}"
 
@@ -86,7 +86,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
 def machines_for(
     kind: str, capabilities: Collection[str], laws: Collection[Law] = ()
 ) -> tuple[MachineEntry, ...]:
-    """Return the machines that can run here on an adapter with some claims.
+    """Return the machines that can run here on an adapter with these claims.
 
     With laws, only machines that can test one of them.
     """
@@ -95,12 +95,12 @@ def machines_for(
 
 
 def missing_machines(kind: str, capabilities: Collection[str]) -> tuple[MachineEntry, ...]:
-    """Return the machines that could run on an adapter, but not here; `MachineEntry.why_missing` says why."""
+    """Return the machines that fit an adapter but cannot run here (see `MachineEntry.why_missing`)."""
     return tuple(entry for entry in _able(kind, capabilities, ()) if entry.why_missing is not None)
 
 
 def why_untested(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> tuple[str, ...]:
-    """Return the reasons, one for each missing machine, why some laws cannot be tested here."""
+    """Return the reasons why some laws cannot be tested here, one for each missing machine."""
     able = machines_for(kind, capabilities)
     lost = [law for law in laws if not any(entry.exercises(law) for entry in able)]
     reasons = [entry.why_missing for entry in _able(kind, capabilities, lost)] if lost else []
@@ -120,7 +120,7 @@ def load_machine(entry: MachineEntry) -> type[ActingMachine]:
 
 
 def find_scenario(header: Header) -> Scenario | None:
-    """Return a header's acts; `ProgramError` where no machine here has them."""
+    """Return the acts in a header; raise `ProgramError` if no machine here has such acts."""
     played = header.scenario
     if played is None:
         return None
@@ -143,7 +143,7 @@ def find_scenario(header: Header) -> Scenario | None:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The thoroughness of a search."""
+    """The thoroughness of a search: the numbers and lengths of its programs."""
 
     name: str  # what people type
     summary: str  # what it is for
@@ -165,4 +165,4 @@ CI = Profile("ci", "half a minute on two cores, from a fixed seed", 40, 60, 45.0
 DEEP = Profile("deep", "hours, another seed each time", 100, 1000, 14_400.0, 1800.0, 10_000, None)
 
 PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEV, CI, DEEP)}
-"""Each by its name."""
+"""The profiles by name."""

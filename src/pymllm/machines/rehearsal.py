@@ -1,4 +1,4 @@
-"""A rehearsal of a new adapter: a few plain steps show whether its answers, effects and sizes agree.
+"""A rehearsal of a new adapter: a few simple steps show whether its results, effects and sizes agree.
 
 A cache may be wrong in what it does. An adapter is wrong where it says two things at once: a size shows that
 slots went back to the pool, and no effect tells of them; an allocation hands slots out, and no size ever
@@ -35,7 +35,7 @@ from pymllm.machines.first_sizes import demand_first_sizes
 
 @dataclass(slots=True)
 class _Told:
-    """One step with its outcome, and the free slots around it."""
+    """One step with its outcome, and the number of free slots before and after."""
 
     operation: Operation
     outcome: Outcome
@@ -54,14 +54,14 @@ class _Told:
 
 @dataclass(slots=True)
 class _Rehearsal:
-    """A newly built adapter, and the steps so far."""
+    """A new adapter, and the steps of its rehearsal so far."""
 
     adapter: Adapter
     told: list[_Told] = field(default_factory=list)
 
     @property
     def page(self) -> int:
-        """Slots per page."""
+        """The number of slots in a page."""
         return _size_of(self.adapter, "page_size")
 
     @property
@@ -69,16 +69,16 @@ class _Rehearsal:
         return self.adapter.times_told if isinstance(self.adapter, SlotCalls) else 0
 
     def slots_of(self, step: int) -> tuple[int, ...]:
-        """Return the slots that a step gave."""
+        """Return the slots that a step returned."""
         result = self.told[step - 1].outcome.result
         return result.slots if isinstance(result, out.Slots | out.Matched) else ()
 
     def pages_of(self, step: int) -> list[int]:
-        """Return the pages of the slots that a step gave, in order."""
+        """Return the pages of the slots that a step returned, in order."""
         return sorted({slot // self.page for slot in self.slots_of(step)})
 
     def try_step(self, number: int, operation: Operation) -> Outcome | None:
-        """Carry a step out; ``None`` if that fails, or its outcome is invalid."""
+        """Carry out a step; return ``None`` if it fails or its outcome is invalid."""
         try:
             outcome = apply_step(self.adapter, number, operation)
         except (InvariantViolation, ProgramError):
@@ -106,7 +106,7 @@ class _Rehearsal:
         self._demand_change()
 
     def _demand_change(self) -> None:
-        """Refuse a constant number of free slots, though two allocations got different slots."""
+        """Raise an error if the free slots stayed constant, although two allocations got different slots."""
         sizes = [told.outcome.sizes for told in self.told]
         given = [told.outcome.result for told in self.told if isinstance(told.outcome.result, out.Slots)]
         first, second = ({*it.slots} for it in given[:2]) if len(given) > 1 else (set[int](), set[int]())
@@ -121,11 +121,11 @@ class _Rehearsal:
 
     @property
     def methods(self) -> Mapping[str, str]:
-        """The methods of an object that needs no adapter, by an adapter's; empty where somebody wrote one."""
+        """The methods of an object that needs no adapter, by operation; empty for a written adapter."""
         return self.adapter.METHODS if isinstance(self.adapter, BaseAdapter) else {}
 
     def line(self, advice: str) -> str:
-        """Return advice about a line of an adapter; nothing for an object that needs no adapter."""
+        """Return advice about a line of a written adapter, or nothing for an object that needs no adapter."""
         return "" if self.methods else advice
 
     def _fault(self, method: str, problem: str, where: str) -> AdapterError:
@@ -138,7 +138,7 @@ class _Rehearsal:
 
 
 def _node_of(adapter: Adapter, number: int, operation: Operation) -> tuple[object, tuple[object, ...]]:
-    """Return the node that a step gave, and its contents: a container, or an object of the adapter's."""
+    """Return the node that a step returned, and its contents if the node is a mutable object."""
     if not isinstance(adapter, PrefixAdapter) or not isinstance(operation, ops.Match | ops.Insert):
         return None, ()
     with suppress(ProgramError):  # a step that failed gave none
@@ -178,7 +178,7 @@ def _advice(rehearsal: _Rehearsal, method: str) -> str:
 
 
 def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find slots that went back to the pool, or are said to, without an effect."""
+    """Find slots that no effect names, although a size or a count shows that they were freed."""
     method = _GIVES_BACK.get(type(told.operation))
     result, rise = told.outcome.result, told.rise or 0
     if method is None or told.slots or told.sayings or isinstance(result, out.Failed):
@@ -210,7 +210,7 @@ def _nothing_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an eviction with fewer slots in effects than its count and a size agree on."""
+    """Find an eviction whose effects name fewer slots than its count and a size agree on."""
     result = told.outcome.result
     if (
         not isinstance(result, out.Evicted)
@@ -227,7 +227,7 @@ def _a_part_was_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _slots_were_told_twice(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find slots that two lines of an adapter reported in one call, though they were freed once."""
+    """Find slots that two lines of an adapter reported in one call, although they were freed once."""
     method, adapter = _GIVES_BACK.get(type(told.operation)), rehearsal.adapter
     if method is None or not isinstance(adapter, SlotCalls) or told.rise not in (len({*told.slots}), None):
         return None
@@ -256,7 +256,7 @@ def _cached_at_reset(rehearsal: _Rehearsal) -> int:
 
 
 def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an eviction that reports pages in place of slots, or returns a count of pages."""
+    """Find an eviction that reports pages instead of slots, or returns a count of pages."""
     result, page, told_slots = told.outcome.result, rehearsal.page, told.slots
     if not isinstance(result, out.Evicted) or page < 2 or not told_slots:
         return None
@@ -275,7 +275,7 @@ def _pages_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find pages in place of slots in a match of a key just inserted, or counted by its insert."""
+    """Find pages instead of slots in a match of a new key, or in the count of its insert."""
     result, page, given = told.outcome.result, rehearsal.page, rehearsal.slots_of(1)
     if page < 2 or len(rehearsal.told) > 5:
         return None
@@ -289,7 +289,7 @@ def _pages_were_found(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Found:
-    """Find an insert of a cached key that counts pages; the last page may be missing."""
+    """Find an insert of a cached key that counts pages, perhaps without the last page."""
     result, page = told.outcome.result, rehearsal.page
     if not isinstance(result, out.Inserted) or result.prefix_len * page != length:
         return None
@@ -302,7 +302,7 @@ def _insert_counts_pages(rehearsal: _Rehearsal, told: _Told, length: int) -> _Fo
 
 
 def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find pages counted when a key of one page is inserted again: of two pages of two nobody can tell."""
+    """Find a second insert of a one-page key that counts pages; pages of two tokens leave this open."""
     number, page = len(rehearsal.told), rehearsal.page
     is_again = number in (_COUNT_OF_FIRST + 5, _COUNT_OF_FIRST + 11)
     if page < 2 or not is_again or rehearsal.slots_of(number - 2) != rehearsal.slots_of(number - 4):
@@ -311,7 +311,7 @@ def _pages_were_counted_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find effects for slots that the caller frees."""
+    """Find effects that report slots which the caller frees itself."""
     if not isinstance(told.operation, ops.Free) or not told.slots:
         return None
     return "free", (
@@ -321,7 +321,7 @@ def _callers_slots_were_told(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a first insert that calls its whole key cached, though the next match gives the inserted slots."""
+    """Find a first insert that reports its whole key as cached, although the next match returns its slots."""
     inserted = rehearsal.told[1].outcome.result if len(rehearsal.told) == 3 else None
     given = rehearsal.slots_of(1)
     if not isinstance(inserted, out.Inserted) or not given or rehearsal.slots_of(3) != given:
@@ -335,7 +335,7 @@ def _insert_counts_afterwards(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an allocation that gives pages in place of slots, or reports no room other than by ``None``."""
+    """Find an allocation that returns pages instead of slots, or reports a lack of room without ``None``."""
     operation, result, page = told.operation, told.outcome.result, rehearsal.page
     if not isinstance(operation, ops.Alloc):
         return None
@@ -377,7 +377,7 @@ def _alloc_has_another_form(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _blocks_were_given(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find ids of blocks in place of slots: page 0 begins with slot 0, and none of them is that.
+    """Find block ids instead of slots in an allocation, which the reserved page 0 gives away.
 
     Only of an object that needs no adapter: who writes one has read what a slot is.
     """
@@ -393,7 +393,7 @@ def _blocks_were_given(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find an error for part of a page that changes nothing, where the whole page is given next.
+    """Find an error for a free of part of a page, where the next free of the whole page succeeds.
 
     A class may take whole pages alone, and say so. One that rounds down, or takes half a page, is another
     matter: that may be the class's bug.
@@ -412,7 +412,7 @@ def _parts_are_refused(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a match that gave ``None`` as its node, which cannot be held."""
+    """Find a match that returned ``None`` as its node, which cannot be held."""
     operation, result, adapter = told.operation, told.outcome.result, rehearsal.adapter
     if not isinstance(operation, ops.Lock | ops.Unlock) or not isinstance(result, out.Failed):
         return None
@@ -429,7 +429,7 @@ def _root_is_nothing(rehearsal: _Rehearsal, told: _Told) -> _Found:
 
 
 def _node_is_used_again(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find one object used as the node of two disjoint keys, with different contents."""
+    """Find one object returned as the node of two disjoint keys, with different contents."""
     operation, page = told.operation, rehearsal.page
     if not isinstance(operation, ops.Match | ops.Insert) or told.node is None:
         return None
@@ -456,7 +456,7 @@ def _capacity(adapter: Adapter) -> int:
 
 
 def _sizes_are_of_pages(rehearsal: _Rehearsal, told: _Told) -> _Found:
-    """Find a size in pages, from the change by an allocation of several pages and by their return."""
+    """Find a size in pages, from its change by an allocation of several pages and by their free."""
     page, rise = rehearsal.page, told.rise
     given = rehearsal.slots_of(len(rehearsal.told)) if isinstance(told.operation, ops.Alloc) else ()
     if page < 2 or rise is None or len(given) < page or len(given) % page:
@@ -550,11 +550,11 @@ def _prefix_steps(page: int, capacity: int) -> Iterator[Operation]:
 
 
 _COUNT_OF_FIRST = 20
-"""Steps of `_prefix_steps` before the last keys, which are cached side by side."""
+"""The number of steps in `_prefix_steps` before its last keys, which are all cached at once."""
 
 
 def rehearse(adapter: Adapter) -> None:
-    """Play a few plain steps on a new adapter; `AdapterError` names the contradiction in its answers.
+    """Play a few simple steps on a new adapter; raise `AdapterError` if its results contradict each other.
 
     Only allocators, and prefix caches over a plain pool that take keys without states, have such steps; of
     these, of tables of rows and of blocks the sizes are compared with the configuration first.
@@ -582,7 +582,7 @@ def rehearse(adapter: Adapter) -> None:
 
 
 def _is_plain(config: Config) -> bool:
-    """Tell whether a cache keeps all inserted keys, and takes no memory by itself."""
+    """Tell whether a cache keeps all inserted keys and takes its slots from the caller."""
     return (
         config.get("window") is None and config.get("capacity") is None and config.get("retains") is not False
     )

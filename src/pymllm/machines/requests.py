@@ -1,4 +1,4 @@
-"""The machine of whole requests: traffic with shared prefixes, odd chunks, pauses, failures and misuse."""
+"""The machine that drives contexts of requests: shared prefixes, odd chunks, pauses, failures and misuse."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _BEYOND = (1, 2)
 _PICK = (0, 7)
 _BACK = (0, 5)
 _ALPHABETS = ((1, 2, 3, 4), (0, 1, 2, 3), (1, 0, 1 + 2**16, 1 + 2**31))
-"""What the tokens 1 to 4 of every text are; equal to whoever drops upper bits, or takes 0 for no token."""
+"""Alphabets for the tokens 1 to 4, to find implementations that cut tokens to fewer bits or ignore 0."""
 _FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
 
 
 @functools.lru_cache(maxsize=64)
 def _text(piece: int, branch: int | None, count: int) -> tuple[int, ...]:
-    """Return the tokens of a branch, or of the trunk; spelling each prompt anew took 45 us an operation."""
+    """Return the tokens of a branch or of the trunk; cached, since building them took 45 us an operation."""
     if branch is None:
         return tuple(1 + (at * at // 3 + at // piece) % 3 for at in range(count))
     return tuple(1 + (at * at // 3 + branch + at // piece * (branch + 2)) % 4 for at in range(count))
 
 
 class RequestMachine(PoolMachine):
-    """Drives a context as a scheduler would, and now and then as none should (C1 to C9, E1 to E5).
+    """The machine that drives a context as a scheduler does, with some misuse (C1 to C9, E1 to E5).
 
     Prompts are made of pieces, the shortest text after which a chunk can leave a state: a trunk that all
     prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
@@ -52,7 +52,7 @@ class RequestMachine(PoolMachine):
     )
 
     def begin(self) -> None:
-        """Measure the pieces."""
+        """Work out the length of a prompt's pieces, and of the longest prompt."""
         self._alphabet = _ALPHABETS[0]
         self.model: RequestModel = self.judge.model.context
         self._size = self.model.block_size
@@ -61,36 +61,36 @@ class RequestMachine(PoolMachine):
 
     @property
     def has_requests(self) -> bool:
-        """Whether any request is there."""
+        """Whether the context has any request."""
         return bool(self.model.served)
 
     @property
     def has_rivals(self) -> bool:
-        """Whether another content can have the hash of a block that is there."""
+        """Whether other contents can have the hash of a cached block."""
         return self.examiner.history.header.config.get("hash_digits") is not None and self.has_requests
 
     @property
     def keeps_reserves(self) -> bool:
-        """Whether a request can be told how many blocks to leave to other requests."""
+        """Whether a request can state how many blocks to leave to other requests."""
         return "reserve" in self.capabilities
 
     @property
     def can_cut(self) -> bool:
-        """Whether any request can be cut."""
+        """Whether any request can be truncated."""
         return "truncate" in self.capabilities and self.has_requests
 
     @property
     def can_draft(self) -> bool:
-        """Whether a request that can be cut may arrive."""
+        """Whether a request may be added that can be truncated later."""
         return "truncate" in self.capabilities
 
     @property
     def can_cut_badly(self) -> bool:
-        """Whether a wrong cut is refused."""
+        """Whether the adapter refuses an incorrect truncation."""
         return self.can_cut and self.can_refuse
 
     def observe(self) -> None:
-        """Look at everything, where that can be seen."""
+        """Inspect the context, where the adapter claims that."""
         if "inspect" in self.capabilities:
             self.do(ops.Inspect())
         if "events" in self.capabilities:
@@ -99,31 +99,31 @@ class RequestMachine(PoolMachine):
     # -- requests in ---------------------------------------------------------------------------------------
     @act(which=(0, len(_ALPHABETS) - 1))
     def use_tokens(self, which: int) -> None:
-        """Let whatever comes from now on be of other tokens, or of the usual ones."""
+        """Use another alphabet of tokens, or the usual one, for later requests."""
         self._alphabet = _ALPHABETS[which]
 
     @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
     def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
-        """Let a request arrive whose prompt begins like others."""
+        """Add a request whose prompt shares its beginning with others."""
         self.ask(ops.AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
 
     @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
     def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
-        """Let two requests arrive and compute at a time, the same blocks or others."""
+        """Add two requests that compute the same blocks, or different ones, at once."""
         for each in (0, 1):
             self.do(ops.AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
         self._step((1,), 1)
 
     @act(weight=2, turn=_PIECES, branch=_BRANCH, short=(0, 2))
     def add_longest(self, turn: int, branch: int, short: int) -> None:
-        """Let a request arrive that fills its row, or lacks little of it."""
+        """Add a request that fills its row, or almost fills it."""
         self.ask(ops.AddRequest(self._tokens(max(0, self._longest - short), turn, branch)))
 
     @act(
         weight=2, needs="keeps_reserves", pieces=_PIECES, tail=_TAIL, turn=_PIECES, limit=_LIMIT, slack=_SLACK
     )
     def add_beside_reserve(self, pieces: int, tail: int, turn: int, limit: int, slack: int) -> None:
-        """Let a request arrive that must leave as many blocks as there will be, or one more or less, or none.
+        """Add a request with a reserve of about as many blocks as will be left, or of none.
 
         Or as many as there would be if what the prompt shares could be evicted for it, or fewer than none.
         """
@@ -136,7 +136,7 @@ class RequestMachine(PoolMachine):
 
     @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
     def add_rival(self, pick: int, place: int, tail: int) -> None:
-        """Let a request arrive with a block that has the hash of another, below the same blocks (C3)."""
+        """Add a request with a block whose weak hash equals another block's, below the same prefix (C3)."""
         tokens, size = self._picked(pick).tokens, self._size
         whole = len(tokens) // size
         if whole:
@@ -154,7 +154,7 @@ class RequestMachine(PoolMachine):
         return self._tokens(min(max(1, whole + ends[tail % len(ends)]), self._longest), turn, branch)
 
     def _tokens(self, count: int, turn: int, branch: int) -> tuple[int, ...]:
-        """Return a prompt that leaves the trunk at a piece."""
+        """Return a prompt that leaves the trunk after some pieces."""
         stem = min(count, turn % 4 * self._piece)
         longest = self._longest + _BEYOND[1]
         text = _text(self._piece, None, longest)[:stem] + _text(self._piece, branch, longest)[stem:count]
@@ -167,7 +167,7 @@ class RequestMachine(PoolMachine):
     # -- steps ---------------------------------------------------------------------------------------------
     @act(weight=7, limit=_LIMIT, token=_TOKEN, times=(1, 4))
     def serve(self, limit: int, token: int, times: int) -> None:
-        """Let everybody go on: schedule a chunk for each that waits, and compute."""
+        """Schedule a chunk for each waiting request, and run a step, some times over."""
         for _ in range(times):
             self._schedule(limit)
             self._step((self._alphabet[token], self._alphabet[(token + 1) % 3]), 1)
@@ -181,14 +181,14 @@ class RequestMachine(PoolMachine):
 
     @act(weight=2, needs="has_requests", token=_TOKEN, follow=(0, 1))
     def decode(self, token: int, follow: int) -> None:
-        """Compute for as long as it takes to fill a small block, or let two follow each other alone."""
+        """Run enough steps to fill a small block, or let two requests decode separately in turn."""
         if follow:
             self._follow(token)
         else:
             self._step((self._alphabet[token],), 5)
 
     def _follow(self, token: int) -> None:
-        """Let two requests decode alone, one after the other: as many blocks, only the first shared."""
+        """Let two requests decode alone in turn, with equally many blocks, the first of them shared."""
         count = min(self._piece + self._size, self._longest - 2)
         for request in [each for each in self.model.served.values() if each.region != PAUSED]:
             self._set_aside(request)
@@ -200,7 +200,7 @@ class RequestMachine(PoolMachine):
         self.observe()
 
     def _set_aside(self, request: ServedRequest) -> None:
-        """Pause a request, or release it if that would keep too many blocks."""
+        """Pause a request, or release it if paused requests would keep too many blocks."""
         if self.model.paused_with(request) > self.model.paused_limit or request.is_spoiled:
             self.do(ops.Release(request.step))
         else:
@@ -217,7 +217,7 @@ class RequestMachine(PoolMachine):
         self.observe()
 
     def _spare_refusals(self) -> None:
-        """Release requests that are as long as they may be, where a step with them is not refused."""
+        """Release requests that have reached their full length, where a step with them is not refused."""
         for request in () if self.can_refuse else self._full():
             self.do(ops.Release(request.step))
 
@@ -226,7 +226,7 @@ class RequestMachine(PoolMachine):
         return [each for each in decoding if self.model.missing(each)]
 
     def _make_way(self, outcome: Outcome) -> None:
-        """Release whom a step has spoiled or could not take along."""
+        """Release requests that a step has spoiled or could not include."""
         spoiled = [request for request in self.model.served.values() if request.is_spoiled]
         if spoiled:
             self.observe()
@@ -238,21 +238,21 @@ class RequestMachine(PoolMachine):
     # -- set aside, and out --------------------------------------------------------------------------------
     @act(weight=2, needs="has_requests", pick=_PICK)
     def pause(self, pick: int) -> None:
-        """Set one of the requests aside."""
+        """Pause one of the requests."""
         awake = [each for each in self.model.served.values() if each.region != PAUSED]
         if awake:
             self.ask(ops.Pause(awake[pick % len(awake)].step))
 
     @act(needs="has_requests", but=(0, 1))
     def pause_all(self, but: int) -> None:
-        """Set all aside, the youngest first, until they would keep too many blocks, or all but the oldest."""
+        """Pause all requests or all but the oldest, youngest first, until they would keep too many blocks."""
         for request in [each for each in self.model.served.values() if each.region != PAUSED][but:][::-1]:
             self.do(ops.Pause(request.step))
         self.observe()
 
     @act(weight=2, needs="has_requests", pick=_PICK)
     def resume(self, pick: int) -> None:
-        """Let one that is set aside go on."""
+        """Resume a paused request."""
         paused = self.model.of(PAUSED)
         if paused:
             self.ask(ops.Resume(paused[pick % len(paused)].step))
@@ -260,7 +260,7 @@ class RequestMachine(PoolMachine):
     # -- tails ---------------------------------------------------------------------------------------------
     @act(weight=3, needs="can_cut", pick=_PICK, back=_BACK, token=_TOKEN)
     def cut(self, pick: int, back: int, token: int) -> None:
-        """Cut a few tokens, or as many as possible, off a request whose prompt is computed."""
+        """Cut a few tokens, or as many as possible, from a request whose prompt is computed."""
         ready = [each for each in self.model.served.values() if each.computed >= each.prompt]
         if ready:
             request = ready[pick % len(ready)]
@@ -280,7 +280,7 @@ class RequestMachine(PoolMachine):
         other=(0, 4),
     )
     def reject_drafts(self, pieces: int, short: int, drafts: int, kept: int, token: int, other: int) -> None:
-        """Let a request compute drafts over a block's end, reject some, and let others ask for those tokens.
+        """Let a request compute drafts over a block's end, reject some, and add requests for those tokens.
 
         Another may ask for them before: it builds on the block that is cut and leaves, perhaps with a state
         there, or stays and has the blocks behind the cut, too.
@@ -303,14 +303,14 @@ class RequestMachine(PoolMachine):
             self.ask(ops.AddRequest(rejected))
 
     def _clear_room(self, blocks: int) -> None:
-        """Let requests go until so many blocks and two rows are free, or all are gone."""
+        """Release requests until so many blocks and two rows are free, or no request is left."""
         while self.model.served and (
             self.model.room() < blocks or len(self.model.served) > self.model.max_requests - 2
         ):
             self.do(ops.Release(next(iter(self.model.served))))
 
     def _drafted(self, count: int, steps: int, token: int, turn: int) -> int:
-        """Let a request arrive and compute what few others have, and return its number."""
+        """Add a request with a rare prompt, let it compute, and return its number."""
         number = self.examiner.next_step
         self.do(ops.AddRequest(self._tokens(count, turn, token)))
         for at in range(steps):
@@ -318,7 +318,7 @@ class RequestMachine(PoolMachine):
         return number
 
     def _ask_for(self, tokens: tuple[int, ...], longer: int, is_staying: bool) -> None:
-        """Let a request compute the whole blocks of some tokens, and perhaps another one behind them."""
+        """Let a request compute the whole blocks of some tokens, and perhaps a second one a longer prompt."""
         whole = tokens[: len(tokens) // self._size * self._size] + self._tokens(longer * self._size, 0, 1)
         if whole and len(whole) <= self._longest:
             number = self.examiner.next_step
@@ -328,7 +328,7 @@ class RequestMachine(PoolMachine):
                 self.do(ops.Release(number))
 
     def _cut(self, request: ServedRequest, tokens: int, token: int) -> None:
-        """Cut a request, unless others have the block in which it would be, and that is not refused."""
+        """Cut a request, unless others share the block at the cut and the cut is not refused."""
         tokens = min(max(tokens, request.prompt), request.computed)
         block = self.model.cut_block(request, tokens)
         if self.can_refuse or block is None or self.model.blocks.refs[block] == 1:
@@ -336,7 +336,7 @@ class RequestMachine(PoolMachine):
 
     @act(needs="can_cut_badly", pick=_PICK, what=(0, 3))
     def cut_badly(self, pick: int, what: int) -> None:
-        """Cut a request too far or not at all, with a token that is none, or cut one that is gone."""
+        """Cut a request too far or not at all, or with an invalid token; or cut a released request."""
         request = self._picked(pick)
         step, tokens, token = (
             (request.step, request.prompt - 1, 1),
@@ -349,7 +349,7 @@ class RequestMachine(PoolMachine):
 
     @act(weight=3, needs="has_requests", pick=_PICK)
     def release(self, pick: int) -> None:
-        """Let a request go, wherever it stands."""
+        """Release a request from any region."""
         self.ask(ops.Release(self._picked(pick).step))
 
     # -- transfers -----------------------------------------------------------------------------------------
@@ -365,12 +365,12 @@ class RequestMachine(PoolMachine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a transfer is over, and a second end is refused."""
+        """Whether any transfer has ended, and the adapter refuses a second end."""
         return self.can_refuse and bool(self.model.ended)
 
     @act(weight=2, needs="can_transfer", pick=_PICK, leaves=(0, 2))
     def transfer(self, pick: int, leaves: int) -> None:
-        """Let something outside read or write the blocks of a request, which may leave at once."""
+        """Begin a transfer of a request's blocks; the request may be released at once."""
         request = self._picked(pick)
         self.ask(ops.TransferRequest(request.step))
         if not leaves:
@@ -378,19 +378,19 @@ class RequestMachine(PoolMachine):
 
     @act(weight=2, needs="has_transfers", pick=_PICK)
     def end_transfer(self, pick: int) -> None:
-        """End a transfer, be its request there or not."""
+        """End a transfer, whether or not its request has been released."""
         transfers = [*self.model.transfers]
         self.ask(ops.EndTransfer(transfers[pick % len(transfers)]))
 
     @act(needs="has_ended", pick=_PICK)
     def end_again(self, pick: int) -> None:
-        """End a transfer that is over."""
+        """End a transfer that has already ended."""
         ended = [*self.model.ended]
         self.ask(ops.EndTransfer(ended[pick % len(ended)]))
 
     @act(rare=(0, 3))
     def reset(self, rare: int) -> None:
-        """Empty everything, now and then."""
+        """Reset the context, in some draws."""
         if not rare:
             self.ask(ops.Reset())
 
@@ -401,7 +401,7 @@ class RequestMachine(PoolMachine):
     # -- what fails ----------------------------------------------------------------------------------------
     @act(weight=2, needs="can_fail", call=(0, 1), pieces=_PIECES, tail=_TAIL, branch=_BRANCH)
     def add_and_fail(self, call: int, pieces: int, tail: int, branch: int) -> None:
-        """Let the allocation of a new request's blocks fail, or the copy of its state (X2)."""
+        """Add a request while the allocation of its blocks, or the copy of its state, fails (X2)."""
         self._fail(
             _FAULTS[call * 2 + branch % 2 * (1 - call)],
             1,
@@ -410,7 +410,7 @@ class RequestMachine(PoolMachine):
 
     @act(weight=4, needs="can_fail", call=(0, 1), pick=_PICK)
     def schedule_and_fail(self, call: int, pick: int) -> None:
-        """Let the allocation of a chunk's blocks fail (X2)."""
+        """Schedule a chunk while the allocation of its blocks fails (X2)."""
         if not self._lacking():
             self._add_aligned(pick, 1)
         waiting = self._lacking() or self.model.of(WAITING)
@@ -418,13 +418,13 @@ class RequestMachine(PoolMachine):
             self._fail(_FAULTS[call], 1, ops.ScheduleChunk(waiting[pick % len(waiting)].step))
 
     def _lacking(self) -> list[ServedRequest]:
-        """Return those that wait and need blocks for the rest of their prompts."""
+        """Return the waiting requests that need blocks for the rest of their prompts."""
         waiting = self.model.of(WAITING)
         return [each for each in waiting if self.model.blocks_for(each.prompt) > len(each.blocks)]
 
     @act(weight=3, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
     def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
-        """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
+        """Run a step that fails at its beginning, in the forward pass, or in the commit (X2, C7)."""
         if call < 2:
             self._add_aligned(pieces, None)  # its first decode needs a block
         elif call < 5:
@@ -434,7 +434,7 @@ class RequestMachine(PoolMachine):
         self._fail(_FAULTS[call], nth if call == 5 else 1, ops.RunStep())
 
     def _add_aligned(self, pieces: int, limit: int | None) -> None:
-        """Let a request arrive whose prompt ends with a block, and compute once."""
+        """Add a request whose prompt ends with a block, and run one step."""
         self.do(ops.AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
         self._step((1,), 1)
 
@@ -448,12 +448,12 @@ class RequestMachine(PoolMachine):
     # -- misuse --------------------------------------------------------------------------------------------
     @act(needs="can_refuse", beyond=_BEYOND, branch=_BRANCH)
     def add_too_long(self, beyond: int, branch: int) -> None:
-        """Let a request arrive that can never fit."""
+        """Add a request that can never fit."""
         self.ask(ops.AddRequest(self._tokens(self._longest + beyond, 0, branch)))
 
     @act(needs="can_refuse", pick=_PICK, what=(0, 3))
     def misuse(self, pick: int, what: int) -> None:
-        """Ask for an operation that the state of its request forbids, or release a request that is gone."""
+        """Call an operation that the state of a request forbids, or release a released request."""
         served = self.model.served.values()
         kind, steps = (
             (ops.Release, sorted(self.model.gone)),
@@ -467,7 +467,7 @@ class RequestMachine(PoolMachine):
 
     # -- the end -------------------------------------------------------------------------------------------
     def end(self) -> None:
-        """Let every request go: the pool has everything again; now and then run parts of it all once more."""
+        """Release every request, after which the pool must be whole; in some runs check determinism."""
         for step in [*self.model.served]:
             self.do(ops.Release(step))
         for transfer in [*self.model.transfers]:

@@ -1,4 +1,4 @@
-"""The machines of request rows and of states: what comes and goes, is written and copied, and misused."""
+"""The machines that drive request rows and state pools: allocations, writes, copies and misuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST = 2**31 - 1
 
 
 class _LendingMachine(PoolMachine):
-    """The base of machines of pools that hand out numbered rows, which the model follows as `held`."""
+    """The base class of machines whose pools hand out numbered rows, which the model keeps as `held`."""
 
     model: RowModel | StatePoolModel
 
@@ -31,7 +31,7 @@ class _LendingMachine(PoolMachine):
 
     @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
-        """Clear the pool, now and then."""
+        """Clear the pool, in some draws."""
         if not chance:
             self.ask(ops.Clear())
 
@@ -45,7 +45,7 @@ class _LendingMachine(PoolMachine):
 
 
 class RowMachine(_LendingMachine):
-    """The machine of a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
+    """The machine that drives a table of request rows (P1, P2, P3, X1, X4, X7, E5)."""
 
     MALFORMED = malformed_calls(
         alloc_rows=("a float count", "a bool count", "no count"),
@@ -66,17 +66,17 @@ class RowMachine(_LendingMachine):
     # -- requests come and go ------------------------------------------------------------------------------
     @act(count=(0, 4), weight=2)
     def admit(self, count: int) -> None:
-        """Take rows."""
+        """Allocate rows."""
         self.ask(ops.AllocRows(count))
 
     @act(needs="has_held", pick=(0, 7))
     def finish(self, pick: int) -> None:
-        """Give a row back."""
+        """Free a row."""
         self.ask(ops.FreeRow(self._held_one(pick)))
 
     @act(needs="can_refuse", row=(-1, 7))
     def free_badly(self, row: int) -> None:
-        """Give back a row that is not handed out."""
+        """Free a row that is not handed out."""
         bound = self.model.max_reqs + 2
         row = row if row < bound else row % bound
         if row not in self.model.held:
@@ -84,7 +84,7 @@ class RowMachine(_LendingMachine):
 
     @act(needs="can_refuse")
     def admit_fewer_than_none(self) -> None:
-        """Ask for a negative number of rows."""
+        """Allocate a negative number of rows."""
         self.ask(ops.AllocRows(-1))
 
     # -- the table -----------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class RowMachine(_LendingMachine):
 
     @act(needs="can_refuse", weight=2, pick=(0, 7), twist=(0, 8), seed=SEED)
     def write_stretch_badly(self, pick: int, twist: int, seed: int) -> None:
-        """Write a stretch with one mistake, close to a legal one."""
+        """Write a stretch of cells with one mistake, close to a legal write."""
         context = self.model.context
         row = self._held_one(pick) if self.has_held else _literal(1)
         start, stop = sorted(random.Random(seed).choices(range(context + 1), k=2))
@@ -123,12 +123,12 @@ class RowMachine(_LendingMachine):
 
     @act(weight=2, padding=(0, 3), seed=SEED)
     def decode(self, padding: int, seed: int) -> None:
-        """Write the next token of every request, in a batch that is padded with row 0."""
+        """Write the next token of every request, in a batch padded with row 0."""
         self._write_entries(*self._batch(padding, seed), seed)
 
     @act(needs="can_refuse", padding=(0, 1), twist=(0, 6), seed=SEED)
     def decode_badly(self, padding: int, twist: int, seed: int) -> None:
-        """Write a batch whose last entry is wrong: a write that starts before it has checked shows."""
+        """Write a batch whose last entry is wrong, to find implementations that write before they check."""
         rows, positions, values = self._batch(padding, seed)
         wrong_rows = (-1, self.model.max_reqs + 1, min(self.model.free, default=-1))
         if twist < 3:
@@ -158,13 +158,13 @@ def _literal(row: int) -> Span:
 
 
 def _values(count: int, seed: int) -> tuple[int, ...]:
-    """Return slots like an allocator's, small ones and now and then the largest."""
+    """Return slots as an allocator gives them: small ones, and sometimes the largest."""
     source = random.Random(seed)
     return tuple(_LARGEST if source.random() < 0.05 else source.randrange(9) for _ in range(count))
 
 
 class StateMachine(_LendingMachine):
-    """The machine of the states of every layer (P4, P5, X1, X4, X7)."""
+    """The machine that drives the states of every layer (P4, P5, X1, X4, X7)."""
 
     MALFORMED = malformed_calls(
         free_track=("a float slot", "a bool slot", "no slot"),
@@ -183,17 +183,17 @@ class StateMachine(_LendingMachine):
     # -- track slots ---------------------------------------------------------------------------------------
     @act()
     def alloc_track_slot(self) -> None:
-        """Take a track slot."""
+        """Allocate a track slot."""
         self.ask(ops.AllocTrack())
 
     @act(needs="has_held", pick=(0, 3))
     def free_track_slot(self, pick: int) -> None:
-        """Give a track slot back."""
+        """Free a track slot."""
         self.ask(ops.FreeTrack(self._held_one(pick)))
 
     @act(needs="can_refuse", slot=(-1, 6))
     def free_badly(self, slot: int) -> None:
-        """Give back a track slot that is not held, or a number that is no track slot."""
+        """Free a track slot that is not held, or a row that is not a track slot."""
         slot = min(slot, self.model.rows)
         if slot not in self.model.held:
             self.ask(ops.FreeTrack(Span(0, slot, slot + 1)))
@@ -221,7 +221,7 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", count=(0, 2), twist=(0, 4), seed=SEED)
     def copy_badly(self, count: int, twist: int, seed: int) -> None:
-        """Copy with the last row out of range, or with one row too many on one side."""
+        """Copy rows with the last one out of range, or with an unequal number of rows."""
         source = random.Random(seed)
         rows, targets = [0] * count, source.sample(range(self.model.rows), count)
         outside = -1 if seed % 2 else self.model.rows
@@ -238,13 +238,13 @@ class StateMachine(_LendingMachine):
 
     @act(count=(0, 4), seed=SEED)
     def reset(self, count: int, seed: int) -> None:
-        """Zero some rows."""
+        """Reset some rows to zeros."""
         source = random.Random(seed)
         self._reset(source.choices(range(self.model.rows), k=count), source)
 
     @act(needs="can_refuse", count=(0, 2), seed=SEED)
     def reset_badly(self, count: int, seed: int) -> None:
-        """Zero some rows, the last of which does not exist."""
+        """Reset some rows, the last of which does not exist."""
         source = random.Random(seed)
         outside = source.choice((-1, self.model.rows))
         self._reset([*source.choices(range(self.model.rows), k=count), outside], source)
@@ -254,5 +254,5 @@ class StateMachine(_LendingMachine):
 
     @act(needs="can_refuse", beyond=(0, 1))
     def read_badly(self, beyond: int) -> None:
-        """Ask for a layer that does not exist."""
+        """Read a layer that does not exist."""
         self.do(ops.ReadStates(self.model.layers if beyond else -1))

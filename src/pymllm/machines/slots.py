@@ -1,4 +1,4 @@
-"""The acts of careful and careless callers of a slot allocator."""
+"""The machine that drives slot allocators, with correct and incorrect calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FORMS = (
     "uint8",
     "uint8 strided",
 )
-"""Forms of indices; the last two hold slots below 256 only."""
+"""Forms of index tensors, the last two of which can hold only slots below 256."""
 
 
 class SlotMachine(PoolMachine):
-    """The machine of any slot allocator, with pages and slots read from the model."""
+    """The machine that drives any slot allocator, with pages and slots read from the model."""
 
     MALFORMED = malformed_calls(
         alloc=("negative size", "float size", "bool size"),
@@ -39,7 +39,7 @@ class SlotMachine(PoolMachine):
     model: SlotModel
 
     def begin(self) -> None:
-        """Read the claims; misuse is left out where it is undefined."""
+        """Read the claims; misuse is left out unless the adapter claims to refuse it."""
         model = self.model = self.judge.model
         self.page_size = model.page_size
         self.grouped = "groups" in model.claims
@@ -52,7 +52,7 @@ class SlotMachine(PoolMachine):
         self._forms = FORMS if fits_byte else FORMS[:-2]
 
     def end(self) -> None:
-        """Empty the pool, give everything back and empty it again: what is free shows when it is taken."""
+        """Allocate and free the whole pool, which shows whether all pages are free."""
         if self.model.full.group_open:
             self.do(ops.EndGroup())
         for transfer in [*self.model.transfers]:
@@ -67,12 +67,12 @@ class SlotMachine(PoolMachine):
 
     @property
     def can_begin_group(self) -> bool:
-        """Whether an attempt to open a group makes sense."""
+        """Whether a group may be opened, or its refusal tested."""
         return self.grouped and (self.is_group_strict or not self.model.full.group_open)
 
     @property
     def can_end_group(self) -> bool:
-        """Whether an attempt to close a group makes sense."""
+        """Whether a group may be closed, or its refusal tested."""
         return self.grouped and (self.is_group_strict or self.model.full.group_open)
 
     @property
@@ -87,55 +87,55 @@ class SlotMachine(PoolMachine):
 
     @property
     def held(self) -> list[int]:
-        """Pages in the hands of callers, in order."""
+        """Pages held by the caller, in order."""
         return sorted(self.model.full.held)
 
     @property
     def has_held(self) -> bool:
-        """Whether callers have any page."""
+        """Whether the caller holds any page."""
         return bool(self.model.full.held)
 
     @property
     def has_alive(self) -> bool:
-        """Whether any page has a half."""
+        """Whether any held page has an SWA half."""
         return self.model.window_pool is not None and bool(self.model.window_pool.half)
 
     @property
     def alive(self) -> list[int]:
-        """Full pages with a half, in order."""
+        """Full pages with an SWA half, in order."""
         return self.model.window_pool.alive if self.model.window_pool is not None else []
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
     @act(pages=(0, 3), short=(0, 3), weight=3)
     def alloc(self, pages: int, short: int) -> None:
-        """Allocate whole pages, or a little less."""
+        """Allocate whole pages, or slightly less."""
         self.do(ops.Alloc(max(0, pages * self.page_size - short % self.page_size)))
 
     @act(but=(0, 3))
     def alloc_all(self, but: int) -> None:
-        """Allocate all free pages, or all but a few."""
+        """Allocate all free pages, or all except a few."""
         self.do(ops.Alloc(max(0, self.model.pool.free_count - but) * self.page_size))
 
     @act(extra=(1, 3), then=(0, 2))
     def alloc_too_much(self, extra: int, then: int) -> None:
-        """Ask for more than is free, then perhaps for less: the order must be what it was (X4)."""
+        """Allocate more than is free, then perhaps less; the order of free pages must not change (X4)."""
         self.do(ops.Alloc(self.model.pool.free_count * self.page_size + extra))
         self._show_order(then)
 
     @act("has_held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
     def free(self, start: int, count: int, naming: int, form: int) -> None:
-        """Free some pages that are held, named in some way."""
+        """Free some held pages, named by one or several of their slots."""
         pages = pick(self.held, start, count)
         self.do(ops.Free(self._spans(pages, naming), self._forms[form % len(self._forms)]))
 
     @act(form=(0, 8))
     def free_nothing(self, form: int) -> None:
-        """Free no slots: of some integer dtype, or floats, as an empty tensor has by default."""
+        """Free an empty tensor, of an integer dtype or of the default float dtype."""
         self.do(ops.Free((), "float32" if form == 8 else self._forms[form % len(self._forms)]))
 
     @act()
     def merge(self) -> None:
-        """Merge the freed slots on request."""
+        """Merge the freed slots."""
         self.do(ops.Merge())
 
     @act("can_begin_group")
@@ -150,7 +150,7 @@ class SlotMachine(PoolMachine):
 
     @act(often=(0, 3))
     def clear(self, often: int) -> None:
-        """Clear, one time in four: what is left behaves like a new allocator (X7), where no transfer ends."""
+        """Clear the allocator in one draw of four, after which it must behave like a new one (X7)."""
         if not often:
             under_way = [*self.model.transfers]
             self.do(ops.Clear())
@@ -159,13 +159,13 @@ class SlotMachine(PoolMachine):
 
     @act("has_alive", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=2)
     def free_swa(self, start: int, count: int, naming: int, form: int) -> None:
-        """Free the halves of some pages that have them."""
+        """Free the SWA halves of some pages."""
         pages = pick(self.alive, start, count)
         self.do(ops.FreeSWA(self._spans(pages, naming), self._forms[form % len(self._forms)]))
 
     @act("has_alive", start=PICK, count=(1, 4), other=PICK, backwards=(0, 1), weight=2)
     def move_swa(self, start: int, count: int, other: int, backwards: int) -> None:
-        """Move halves to pages without any, page by page."""
+        """Move SWA halves to pages without one, page by page."""
         pairs = list(zip(pick(self.alive, start, count), self._gone(other, count), strict=False))
         source, target = ([self._slots(pair[side]) for pair in pairs] for side in (0, 1))
         shared = [min(len(a), len(b)) for a, b in zip(source, target, strict=True)]
@@ -177,7 +177,7 @@ class SlotMachine(PoolMachine):
 
     @act("windowed", start=PICK, count=(0, 12))
     def read_halves(self, start: int, count: int) -> None:
-        """Read the halves of held slots, and perhaps of padding and free ones."""
+        """Read the SWA halves of held slots, and perhaps of padding and free slots."""
         held = pick(self.held, start, count)
         everything = Span(0, 0, (self.model.full.pages + 1) * self.page_size)
         self.do(ops.ReadHalves(self._spans(held) if count else (everything,)))
@@ -185,7 +185,7 @@ class SlotMachine(PoolMachine):
     # -- transfers -----------------------------------------------------------------------------------------
     @act("can_transfer", start=PICK, count=(1, 5), naming=(0, 4), weight=2)
     def begin_transfer(self, start: int, count: int, naming: int) -> None:
-        """Begin a transfer, in which a device outside reads or writes some held pages."""
+        """Begin a transfer of some held pages."""
         self.do(ops.BeginTransfer(self._spans(pick(self.held, start, count), naming)))
 
     @act("has_transfers", which=PICK, weight=2)
@@ -195,7 +195,7 @@ class SlotMachine(PoolMachine):
 
     @act("has_transfers", which=PICK, then=(0, 3), weight=2)
     def abort(self, which: int, then: int) -> None:
-        """Free the rest of a transfer; end it at once, or when everything else is taken."""
+        """Free all pages of a transfer, and end it at once or after all other pages are allocated."""
         transfer = self._transfer(which)
         pages = self.model.transfers[transfer].pages
         self.do(ops.Free(self._spans([page for page in pages if page in self.model.full.held])))
@@ -209,7 +209,7 @@ class SlotMachine(PoolMachine):
 
     @act("can_transfer", often=(0, 2))
     def transfer_all(self, often: int) -> None:
-        """Put all pages under transfer, perhaps, and free them: none is left to be handed out."""
+        """Put all pages in a transfer, in some draws, and free them; none must be left to hand out."""
         if not often:
             self.alloc_all(but=0)
             self.do(ops.BeginTransfer(self._spans(self.held)))
@@ -217,13 +217,13 @@ class SlotMachine(PoolMachine):
             self.do(ops.Alloc(1))
 
     def _transfer(self, which: int) -> int:
-        """Return the step of a transfer under way."""
+        """Return the step that began a transfer under way."""
         return [*self.model.transfers][which % len(self.model.transfers)]
 
     # -- misuse, where it is refused -----------------------------------------------------------------------
     @act("checked_transfers", start=PICK, count=(0, 3), place=PICK, fault=(0, 6))
     def begin_transfer_wrong(self, start: int, count: int, place: int, fault: int) -> None:
-        """Begin a transfer of one wrong slot among held slots, or end one that is over."""
+        """Begin a transfer with one incorrect slot among held ones, or end one that has ended."""
         if fault < 6:
             self._spoil(ops.BeginTransfer, self._slots_of(pick(self.held, start, count)), place, fault)
         elif ended := [*self.model.ended]:
@@ -231,14 +231,14 @@ class SlotMachine(PoolMachine):
 
     @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 6), then=(0, 2))
     def free_wrong(self, start: int, count: int, place: int, fault: int, then: int) -> None:
-        """Free one wrong slot among held slots: the whole call is refused (X1, A5)."""
+        """Free one incorrect slot among held ones; the whole call must be refused (X1, A5)."""
         good = self._slots_of(pick(self.held, start, count))
         self._spoil(ops.Free, good, place, fault)
         self._show_order(then)
 
     @act("checked_window", start=PICK, count=(0, 3), place=PICK, fault=(0, 6))
     def free_swa_wrong(self, start: int, count: int, place: int, fault: int) -> None:
-        """Free the half of one slot that has none among others that have: refused, all of it."""
+        """Free the SWA half of a slot without one, among others; the whole call must be refused."""
         good = self._slots_of(pick(self.alive, start, count))
         if fault < 6:
             self._spoil(ops.FreeSWA, good, place, fault)
@@ -247,7 +247,7 @@ class SlotMachine(PoolMachine):
 
     @act("checked_window", start=PICK, other=PICK, fault=(0, 5))
     def move_wrong(self, start: int, other: int, fault: int) -> None:
-        """Move halves from a slot without one, to a slot with one, or without a partner."""
+        """Move SWA halves from a slot without a half, to a slot with a half, or in unequal numbers."""
         source = self._slots_of(pick(self.alive, start, 1))
         target = self._slots_of(self._gone(other, 1))
         free = [min(self.model.full.old) * self.page_size] if self.model.full.old else []
@@ -267,13 +267,13 @@ class SlotMachine(PoolMachine):
 
     @act("checked_window", start=PICK, fault=(0, 2))
     def read_wrong(self, start: int, fault: int) -> None:
-        """Read the half of a slot outside the pool, among valid slots."""
+        """Read the SWA half of a slot outside the pool, among valid ones."""
         past = (self.model.full.pages + 1) * self.page_size
         outside = (-1, past, past + self.page_size)[fault]
         self.do(ops.ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
 
     def _show_order(self, pages: int) -> None:
-        """Allocate a little, perhaps: what was refused or failed must have left the order alone."""
+        """Allocate a little, in some draws, to show that a refused or failed call kept the order."""
         if pages:
             self.do(ops.Alloc(min(pages, self.model.pool.free_count) * self.page_size))
 
@@ -291,7 +291,7 @@ class SlotMachine(PoolMachine):
             self.do(spoiled)
 
     def _bad_slot(self, fault: int, good: list[int]) -> int | None:
-        """Return a slot that must be refused beside ``good`` slots, or ``None`` if there is none now."""
+        """Return a slot that must be refused beside ``good`` slots, or ``None`` if all are valid now."""
         size, full = self.page_size, self.model.full
         candidates: Sequence[int] = (
             [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],
@@ -306,12 +306,12 @@ class SlotMachine(PoolMachine):
 
     # -- naming --------------------------------------------------------------------------------------------
     def _gone(self, start: int, count: int) -> list[int]:
-        """Pick some held pages without a half."""
+        """Return some held pages without an SWA half."""
         window = self.model.window_pool
         return pick(window.gone, start, count) if window is not None else []
 
     def _spans(self, pages: Sequence[int], naming: int = 1) -> tuple[Span, ...]:
-        """Name pages by their slots: by one each, all, all backwards, all twice, or by what follows on."""
+        """Return spans for pages, by one slot each, by all slots, backwards, repeated, or in runs."""
         if naming == 0:
             return self._name([slots[page % len(slots)] for page in pages if (slots := self._slots(page))])
         slots = self._slots_of(pages)
@@ -330,7 +330,7 @@ class SlotMachine(PoolMachine):
         return [slot for page in pages for slot in self._slots(page)]
 
     def _slots(self, page: int) -> list[int]:
-        """Return the slots of a held page as its allocation answered them."""
+        """Return the slots of a held page in the order in which its allocation returned them."""
         return self.model.given.given_with_first(range(page * self.page_size, (page + 1) * self.page_size))
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:

@@ -1,4 +1,4 @@
-"""Is the adapter sane? Asked before anything is judged, so that its faults are not booked as a cache's.
+"""The smoke test of an adapter, made before any judgement so that its mistakes are not the cache's.
 
 Nothing here knows a law. What is asked of an adapter: it can be built from each of its configurations,
 twice alike; it claims what exists; it understands every operation of its kind, except where a
@@ -77,12 +77,12 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     getattr(ops, name): legal for names, legal in _ANSWERS.items() for name in names.split()
 }
-"""What a legal call may answer, where there is room for it."""
+"""The permitted result types of a legal call, by operation, where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleStep:
-    """One step of a sample."""
+    """One step of the sample program in a smoke test."""
 
     operation: Operation  # to carry out
     needs: str | None  # a capability that it takes and that the adapter does not claim
@@ -91,7 +91,7 @@ class SampleStep:
 
 
 def make_sample(kind: str, config: Config, capabilities: Collection[str]) -> dict[int, SampleStep]:
-    """Make the sample for one configuration of an adapter; steps by number, what is not claimed included."""
+    """Return the sample program for a configuration of an adapter, by step number, with unclaimed steps."""
     return {
         number: _sample_step(kind, operation, capabilities)
         for number, operation in enumerate(_SAMPLES[kind](config, capabilities), 1)
@@ -128,7 +128,7 @@ def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
 
 
 def _transfer_of(page: int) -> _Steps:
-    """Transfer the second of two pages: an allocator that begins with slot 0 has not handed out the first."""
+    """Return a transfer of the second of two pages, since some allocators never hand out the first."""
     both = (Span(5, 0, 2 * page),)
     return [
         ops.Alloc(2 * page),
@@ -218,7 +218,7 @@ def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
 
 
 def _index(config: Config, capabilities: Collection[str]) -> _Steps:
-    """Make the steps of an index; nobody is asked for parts of events that only some indexes know."""
+    """Return the sample of an index, without event fields that only some indexes know."""
     told: _Steps = [
         ops.StoreBlocks(1, ((11, 1),), group=1),
         ops.StoreBlocks(1, ((11, 1),), medium="CPU"),
@@ -258,7 +258,7 @@ _SAMPLES: dict[str, Callable[[Config, Collection[str]], _Steps]] = {
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
-    """The name, kind and configurations of an adapter that passed its smoke test."""
+    """The name, kind and configurations of an adapter that passed the smoke test."""
 
     name: str  # as it was asked for
     kind: str  # one of `pymllm.history.operations.KINDS`
@@ -268,7 +268,7 @@ class SmokeReport:
 
 @dataclass(frozen=True, slots=True)
 class SmokeFailure:
-    """Why an adapter cannot examine anything."""
+    """The reason why an adapter cannot be used, with its name and kind."""
 
     name: str  # name, kind: as of `SmokeReport`; ``None`` where not even the kind is known
     kind: str | None
@@ -277,13 +277,13 @@ class SmokeFailure:
     conversation: EndedConversation | None = None  # the one that ended by it
 
     def refuse_missing(self) -> None:
-        """Raise `UsageError` where there is no such class as ``module:Class`` names."""
+        """Raise `UsageError` if ``module:Class`` names no existing class."""
         if self.is_missing and ":" in self.name:
             raise UsageError(f"adapter {self.name}: {self.message}")
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
-    """Make a smoke test, and say what came of it instead of raising."""
+    """Run the smoke test, and return a failure instead of raising an error."""
     try:
         kind = load_class(entry).KIND
     except AdapterError as error:
@@ -298,7 +298,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
-    """Try an adapter in each of its configurations; `AdapterError` names the question and the answer."""
+    """Run the smoke test on each configuration; raise `AdapterError` with the failing call and its result."""
     adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:
@@ -339,7 +339,7 @@ def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
 
 
 _OF_ENGINES = frozenset({"bare_holds", "bare_inserts"})
-"""What an engine does with states where it has no room for one."""
+"""Claims about how an engine uses states when there is no room for one."""
 
 
 def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None:
@@ -363,7 +363,7 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
 
 
 def _rehearse(entry: AdapterEntry, config: Config) -> None:
-    """Check by a few steps on a new adapter that its answers, effects and sizes agree.
+    """Check by a few steps on a new adapter that its results, effects and sizes agree.
 
     What hangs or ends its conversation is left to the search, which keeps the program that led to it.
     """
@@ -373,7 +373,7 @@ def _rehearse(entry: AdapterEntry, config: Config) -> None:
 
 
 def _check_header(name: str, adapter: Adapter) -> None:
-    """Refuse an adapter if no judge can be made for its configuration and claims."""
+    """Raise an error if no judge can be made for an adapter's configuration and claims."""
     try:
         make_judge(header_of(adapter))
     except (PymllmError, KeyError, TypeError, ValueError) as error:
@@ -403,7 +403,7 @@ def _check_step(entry: AdapterEntry, adapter: Adapter, number: int, sample: Mapp
 
 
 def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[int, SampleStep]) -> str:
-    """Say which line raised the error that became a result: call the method again without `apply`."""
+    """Return the line that raised an error, found by calling the method again without `apply`."""
     adapter = build_adapter(entry.place, config)
     with closing(adapter):
         for number in range(1, last):
@@ -425,7 +425,7 @@ def _find_line(entry: AdapterEntry, config: Config, last: int, sample: Mapping[i
 
 
 def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
-    """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
+    """Return words for a mistake in the outcome of a sample step, or ``None``."""
     if not isinstance(outcome, Outcome):
         return f"answered {shown(outcome)}, which is not an Outcome"
     return (
@@ -464,7 +464,7 @@ def _find_wrong_sizes(outcome: Outcome) -> str | None:
 
 
 def find_unknown_size(sizes: Mapping[str, int]) -> str | None:
-    """Say which name of a size nobody knows; ``None`` where all are known."""
+    """Return the first unknown name of a size, or ``None`` if all are known."""
     if SIZE_NAMES.issuperset(sizes):
         return None
     unknown = next(name for name in sizes if name not in SIZE_NAMES)

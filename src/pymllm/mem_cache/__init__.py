@@ -1,4 +1,4 @@
-"""Prefix caches and the memory pools under them.
+"""Prefix caches and the memory pools below them.
 
 Every name is also importable from its own module, and the pools from `pymllm.mem_cache.memory_pool`.
 """

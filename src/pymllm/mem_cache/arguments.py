@@ -1,4 +1,4 @@
-"""Checks of arguments that pools and caches share.
+"""Argument checks that pools and caches share.
 
 Here live the rules of law X1 that are about one argument alone: what counts as an int, a size, a
 device, a dtype or an allocator. What counts as an index is in `pymllm.mem_cache.pools.rows`; rules that
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 LAST_INT32: Final = 2**31 - 1
-"""The largest number of a slot, and so of rows and positions: tables keep them as int32."""
+"""The largest slot number, and so the bound of rows and positions, since tables store them as int32."""
 _MOST_BYTES: Final = 2**63 - 1
 
 #: What counts as an integer: torch's other dtypes of whole numbers are no more than names for packed bits.
@@ -35,7 +35,7 @@ INTEGER_DTYPES = frozenset(
 
 
 def as_int(name: str, value: SupportsIndex) -> int:
-    """Read one integer: an int, a NumPy integer, or an integer tensor of one element.
+    """Return one integer from an int, a NumPy integer, or an integer tensor of one element.
 
     Cost: O(1); reading a tensor of a CUDA device synchronises. Laws: X1.
     """
@@ -55,7 +55,7 @@ def as_int(name: str, value: SupportsIndex) -> int:
 
 
 def refuse_masked(name: str, value: Any) -> Any:
-    """Refuse an array with a mask, under which there is no number.
+    """Raise an error for a masked array, which has no number under its mask.
 
     Returns the same. Laws: X1.
     """
@@ -68,7 +68,7 @@ def refuse_masked(name: str, value: Any) -> Any:
 
 
 def as_size(name: str, value: SupportsIndex, minimum: int = 1, maximum: int | None = None) -> int:
-    """Read a size that has a smallest value, and perhaps a largest one (X1)."""
+    """Return a size after checking it against a smallest and perhaps a largest value (X1)."""
     size = as_int(name, value)
     if size < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {size}")
@@ -78,13 +78,13 @@ def as_size(name: str, value: SupportsIndex, minimum: int = 1, maximum: int | No
 
 
 def refuse_long_pool(size: int, page_size: int) -> None:
-    """Refuse a pool of slots that int32 cannot number (X1)."""
+    """Raise an error for a pool with more slots than int32 can number (X1)."""
     if size + page_size - 1 > LAST_INT32:
         raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {LAST_INT32})")
 
 
 def make_zeros(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Make a buffer of zeros that can be written inside and outside of inference mode.
+    """Return a buffer of zeros that can be written inside and outside of inference mode.
 
     A pool is often built while a model loads under inference mode, and a tensor born there could not be
     written outside. `ValueError` for more bytes than can be numbered; `MemoryError` where the host has no
@@ -103,7 +103,7 @@ def make_zeros(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: to
 
 
 def as_switch(name: str, value: bool | None) -> bool | None:
-    """Refuse anything that is not on, off, or left to the pool.
+    """Raise an error for a switch that is not on, off, or left to the pool.
 
     Returns the same. Laws: X1.
     """
@@ -113,7 +113,7 @@ def as_switch(name: str, value: bool | None) -> bool | None:
 
 
 def as_device(device: str | torch.device) -> torch.device:
-    """Resolve a device to the one its tensors will report (X1)."""
+    """Return a device in the form that its tensors report (X1)."""
     if not isinstance(device, (str, torch.device)):
         raise TypeError(f"device must be a str or a torch.device, got {type(device).__name__} {device!r}")
     try:
@@ -131,14 +131,14 @@ def as_device(device: str | torch.device) -> torch.device:
 
 
 def as_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Refuse anything that is not a `torch.dtype` (X1)."""
+    """Return a `torch.dtype`; raise an error for anything else (X1)."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {type(dtype).__name__} {dtype!r}")
     return dtype
 
 
 def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Refuse a dtype that rows of a buffer cannot have.
+    """Return a dtype for rows of a buffer; raise an error for one that rows cannot have.
 
     Cost: one gather of one element; no synchronisation. Laws: X1, P3, P5.
     """
@@ -157,7 +157,7 @@ def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "free") -> Any:
-    """Refuse a pool without the method that takes back its memory.
+    """Return a pool; raise an error for one without the method that takes memory back.
 
     Returns the pool. Laws: X1.
     """
@@ -167,7 +167,7 @@ def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "
 
 
 def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
-    """Read the size of a cache's pages, which must be that of its pool's (X1)."""
+    """Return a cache's page size, which must equal the pool's (X1)."""
     size = as_size("page_size", page_size)
     pool_page = getattr(pool, "page_size", size)
     if pool_page != size:
@@ -176,7 +176,7 @@ def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
 
 
 def as_callback(callback: Any, name: str = "on_node_evict") -> Any:
-    """Refuse an object that cannot be called; ``None`` is no callback (law X1)."""
+    """Return a callback or ``None``; raise an error for an object that cannot be called (X1)."""
     if callback is not None and not callable(callback):
         raise TypeError(f"{name} is {short_repr(callback)}: give a function of a node id, or None")
     return callback

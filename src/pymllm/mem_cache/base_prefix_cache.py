@@ -1,4 +1,4 @@
-"""The interface of every prefix cache, the keys and results it speaks in, and the documented hashes."""
+"""The interface of every prefix cache, its keys and results, and the documented hash functions."""
 
 from __future__ import annotations
 
@@ -132,11 +132,11 @@ def hash_bytes(data: bytes) -> int:
 
 
 Namespace = str | int | None | tuple[str | int | None, ...]
-"""What KV depends on beside its tokens: nothing, one value, or one for each dimension."""
+"""The part of a key besides its tokens on which KV depends: nothing, one value, or one per dimension."""
 
 
 class RadixKey:
-    """Name a token sequence within a namespace.
+    """A token sequence within a namespace, under which a prefix cache stores KV.
 
     Parameters
     ----------
@@ -175,12 +175,12 @@ class RadixKey:
         return len(self.token_ids)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the tokens as Python integers (tuples of them for wider tokens)."""
+        """Yield the tokens as Python integers (or as tuples of them for wider tokens)."""
         ids = self.token_ids
         return iter(ids.tolist() if isinstance(ids, (np.ndarray, torch.Tensor)) else ids)
 
     def __getitem__(self, idx: int | slice) -> RadixKey:
-        """Take a part of the key, in the same namespace; an integer gives a key of one token."""
+        """Return a part of the key in the same namespace; an integer index gives a key of one token."""
         if isinstance(idx, slice):
             return RadixKey(self.token_ids[idx], self.extra_key)
         at, length = as_int("index", idx), len(self)
@@ -198,7 +198,7 @@ class RadixKey:
 
 
 def as_namespace(extra_key: Namespace) -> Namespace:
-    """Read a namespace by its value, as a plain str or int, or a tuple of them in the shortest spelling.
+    """Return a namespace as a plain str or int, or as a tuple of them in its shortest form.
 
     Cost: O(1) for each value, or O(length) for text beyond ASCII. Laws: K1, K2, H3, X1.
     """
@@ -237,7 +237,7 @@ def _check_utf8(text: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class MatchResult:
-    """The result of `BasePrefixCache.match_prefix`; a shallow copy has the same node, a deep copy is refused.
+    """The result of `BasePrefixCache.match_prefix`; a shallow copy shares the node, a deep copy is refused.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ class EvictResult:
 
 
 class BasePrefixCache(ABC):
-    """Share the KV of equal prompt prefixes between requests.
+    """The base class of prefix caches, which share the KV of equal prompt prefixes between requests.
 
     Implementations: `RadixCache` (a radix tree, with sliding windows), `ChunkCache` (caches nothing) and
     `MambaRadixCache` (KV and recurrent states). One scheduler thread owns a cache; none is thread-safe. A
@@ -309,7 +309,7 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Return everything owned to the pools and start empty; old nodes become stale (X7)."""
+        """Return all owned memory to the pools and start empty; old nodes become stale (X7)."""
 
     @abstractmethod
     def match_prefix(self, key: RadixKey) -> MatchResult:
@@ -317,36 +317,36 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Cache the slots of the whole pages of ``key``; `InsertResult.adopted` says which were taken."""
+        """Cache the slots of the whole pages of ``key``; `InsertResult.adopted` lists those taken."""
 
     @abstractmethod
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give at least ``num_tokens`` tokens back to the pool, least recent first, as far as unlocked."""
+        """Return ``num_tokens`` or more unlocked tokens (or all) to the pool, the least recent first."""
 
     @abstractmethod
     def inc_lock_ref(self, node: Any) -> Any:
-        """Hold ``node`` and its ancestors; returns a token that `dec_lock_ref` needs."""
+        """Hold ``node`` and its ancestors; return the token that `dec_lock_ref` needs."""
 
     @abstractmethod
     def dec_lock_ref(self, node: Any, **kwargs: Any) -> None:
-        """Release one hold taken at ``node``."""
+        """Release one hold that was taken at ``node``."""
 
     def evictable_size(self) -> int:
-        """Count the cached tokens that no hold protects."""
+        """Return the number of cached tokens that no hold protects."""
         return 0
 
     def swa_evictable_size(self) -> int:
-        """Count the tokens with sliding-window KV that no hold's window protects."""
+        """Return the number of tokens with sliding-window KV that no hold's window protects."""
         return 0
 
     def protected_size(self) -> int:
-        """Count the cached tokens under a hold."""
+        """Return the number of cached tokens that a hold protects."""
         return 0
 
     def swa_protected_size(self) -> int:
-        """Count the tokens inside a hold's window."""
+        """Return the number of tokens inside the window of a hold."""
         return 0
 
     def total_size(self) -> int:
-        """Count the cached tokens, tombstoned ones included."""
+        """Return the number of cached tokens, including tombstoned ones."""
         return self.evictable_size() + self.protected_size()

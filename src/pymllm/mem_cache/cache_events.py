@@ -1,4 +1,4 @@
-"""Events of what a cache has: blocks that came, blocks that went, and the end of all.
+"""The events of a cache: blocks stored, blocks removed, and the cache cleared.
 
 A cache keeps them only where somebody has asked (``keep_events``), and then until they are taken. A call
 notes what it has at hand, so that noting takes no memory that could fail (X2); events are made when taken.
@@ -17,16 +17,16 @@ from pymllm.mem_cache.base_prefix_cache import Namespace
 from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, decode_tokens
 
 BlockHash: TypeAlias = str | int
-"""Hash of a block: hex digits of a tree's page (H2), the number of an allocator's block (C3)."""
+"""The hash of a block: hex digits for a tree's page (H2), a number for an allocator's block (C3)."""
 
 
 class Part(enum.StrEnum):
-    """The memory of a block that an event is about."""
+    """The part of a block's memory that an event is about."""
 
     KV = "kv"
-    """Keys and values of the layers that see all tokens."""
+    """The keys and values of layers that see all tokens."""
     WINDOW = "window"
-    """Keys and values of the layers with a sliding window."""
+    """The keys and values of layers with a sliding window."""
     STATE = "state"
     """The recurrent state after the block's last token."""
 
@@ -61,7 +61,7 @@ class BlocksStored:
 
 @dataclass(frozen=True, slots=True)
 class BlocksRemoved:
-    """Blocks that have lost a part of their memory, or all of it."""
+    """Blocks that lost a part of their memory, or all of it."""
 
     part: Part
     hashes: tuple[BlockHash, ...]
@@ -69,14 +69,14 @@ class BlocksRemoved:
 
 @dataclass(frozen=True, slots=True)
 class AllCleared:
-    """The end of everything that was cached."""
+    """The removal of everything that was cached."""
 
 
 CacheEvent: TypeAlias = BlocksStored | BlocksRemoved | AllCleared
 
 
 class EventLog:
-    """The events of a cache since they were last taken, in order; the first one says that nothing is cached.
+    """The events of a cache since they were last taken, in order; the first is always `AllCleared`.
 
     ``block_size``: tokens of a block. Its user takes the events from time to time; until then all are kept.
     Noting an event is O(1), whatever the size of a node.
@@ -87,7 +87,7 @@ class EventLog:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.pages: dict[int, bytes] = {}
-        """The tokens of allocator's blocks, by block, where somebody knows them."""
+        """The tokens of an allocator's blocks, by block, where they are known."""
         self._noted: list[tuple[Any, ...]] = [()]
 
     def store(
@@ -98,18 +98,18 @@ class EventLog:
         raw: bytes | None,
         namespace: Namespace = None,
     ) -> None:
-        """Note a run of blocks that are cached from now on, or that have a state behind the last of them.
+        """Record a run of blocks that are now cached, or the last of which now has a state.
 
         ``raw``: their tokens, encoded.
         """
         self._noted.append((part, hashes, parent, raw, namespace))
 
     def remove(self, part: Part, hashes: Sequence[BlockHash]) -> None:
-        """Note a run of blocks that are not, or that have no state behind the last of them any more."""
+        """Record a run of blocks that are no longer cached, or the last of which no longer has a state."""
         self._noted.append((part, hashes))
 
     def clear(self) -> None:
-        """Note that nothing is cached, as at the beginning; what was noted before is of no use any more."""
+        """Record that nothing is cached, and drop all earlier events."""
         self._noted.clear()
         self._noted.append(())
 

@@ -1,4 +1,4 @@
-"""The prefix cache that caches nothing, for servers that run with prefix caching switched off."""
+"""A prefix cache that caches nothing, for servers that run without prefix caching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ChunkCache"]
 
 
 class ChunkCache(BasePrefixCache):
-    """Answer every call of the prefix-cache interface without caching anything.
+    """A prefix cache that accepts every call of the interface without caching anything.
 
     Parameters
     ----------
@@ -46,22 +46,22 @@ class ChunkCache(BasePrefixCache):
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", device))
 
     def reset(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing, since no memory is owned."""
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
-        """Find nothing."""
+        """Return an empty match."""
         return MatchResult(torch.empty(0, dtype=torch.int64, device=self.device))
 
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Adopt nothing: every incoming slot stays the caller's."""
+        """Adopt no slots; all incoming slots stay the caller's."""
         return InsertResult()
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Evict nothing."""
+        """Evict nothing, since nothing is cached."""
         return EvictResult()
 
     def inc_lock_ref(self, node: Any) -> None:
-        """Hold nothing."""
+        """Hold nothing, since there are no nodes to protect."""
 
     def dec_lock_ref(self, node: Any, **kwargs: Any) -> None:
-        """Release nothing."""
+        """Release nothing, since there are no holds."""

@@ -1,4 +1,4 @@
-"""The prefix cache of hybrid models: KV of the attention layers, and states of the recurrent ones.
+"""The prefix cache of hybrid models, with the KV of attention layers and states of recurrent ones.
 
 Here are the public calls. What it shares with the cache of plain models is in
 `pymllm.mem_cache.tree.tree_cache`, the tree itself in `pymllm.mem_cache.tree.radix_tree`, what states add in
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class MambaRadixCache(TreeCache[MambaTreeNode]):
-    """Share KV and recurrent states between requests with equal prompt prefixes.
+    """A prefix cache that shares KV and recurrent states between requests with equal prompt prefixes.
 
     A recurrent layer's state holds good after exactly the token it was taken at. So a prefix can be resumed
     from where a node ends that has a state, and KV beyond it is computed again. States are few and
@@ -128,7 +128,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
 
     @property
     def full_lru(self) -> LRUList:
-        """Every node but the root, most recent first."""
+        """Every node except the root, most recent first."""
         return self._states.full_lru
 
     @property
@@ -137,11 +137,11 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
         return self._states.lru
 
     def mamba_evictable_size(self) -> int:
-        """Count the states that no hold protects, O(1) (M6)."""
+        """Return the number of states that no hold protects, in O(1) (M6)."""
         return self._states.evictable
 
     def mamba_protected_size(self) -> int:
-        """Count the states that a hold at their node protects, O(1) (M4, M6)."""
+        """Return the number of states that a hold at their node protects, in O(1) (M4, M6)."""
         return self._states.protected
 
     # -- the calls -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
         return self._insert(self._states, paged, slots, priority, track_slot)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give KV back to its pool in the order of the policy, and states least recently used first.
+        """Return KV to its pool in the order of the policy, and states in order of recency.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
         return self._evict(plan, num_tokens, swa_num_tokens)
 
     def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
-        """Hold ``node``: its KV and that of its ancestors, and its own state.
+        """Hold ``node``: its KV, its ancestors' KV, and its own state.
 
         Parameters
         ----------
@@ -334,7 +334,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
             self._tree.hold(node)
 
     def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
-        """Release one hold taken at ``node``.
+        """Release one hold that was taken at ``node``.
 
         Parameters
         ----------
@@ -374,7 +374,7 @@ class MambaRadixCache(TreeCache[MambaTreeNode]):
     def _return_all(
         self, owned: Sequence[MambaTreeNode], slots: torch.Tensor | None, errors: list[Exception]
     ) -> None:
-        """Ask both pools for everything; where one has no memory, the states that went leave the tree."""
+        """Return all memory to both pools; if one lacks memory, drop the states that went from the tree."""
         taken = []
         try:
             for node in owned:

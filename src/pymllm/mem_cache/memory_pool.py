@@ -1,4 +1,4 @@
-"""The memory pools under their documented import path, and the factories that build them in pairs.
+"""The memory pools under their documented import path, and factories for pools that belong together.
 
 Three layers: `ReqToTokenPool` maps (request row, position) to a slot, an allocator decides who owns which
 slot, and `KVPool` holds what is in it. `GDNPool` holds recurrent states, by request row.
@@ -43,7 +43,7 @@ def make_full_attention_net_mem_pool(
     need_sort: bool = True,
     pin_memory: bool = True,
 ) -> tuple[KVPool, TokenToKVPoolAllocator]:
-    """Build a `KVPool` and the allocator that numbers its slots, with one page size for both.
+    """Return a `KVPool` and the allocator of its slots, with one page size for both.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def make_full_attention_net_mem_pool(
 def make_req_to_token_pool(
     max_reqs: int, max_context_len: int, device: str | torch.device = "cuda"
 ) -> ReqToTokenPool:
-    """Build a `ReqToTokenPool`.
+    """Return a new `ReqToTokenPool`.
 
     Parameters
     ----------

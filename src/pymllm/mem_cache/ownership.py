@@ -1,4 +1,4 @@
-"""The ownership of trackers: an object that keeps trackers has one owner, and one thread at a time."""
+"""The rule that an object with trackers has one owner, and is used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar, NoReturn, SupportsIndex
 
 
 class OneOwner:
-    """Refuse `copy.copy`, `copy.deepcopy` and pickle for a class that keeps trackers.
+    """A base class that refuses `copy.copy`, `copy.deepcopy` and pickle, for objects with trackers.
 
     A shallow copy shares half of its trackers with the original, and both hand out the same slots. A deep one
     has copies where there were views of one memory, and trackers about slots of a pool that others own; from
@@ -26,7 +26,7 @@ class OneOwner:
 
 
 def refuse_other_thread(call: str, what: str, thread: int, doing: str) -> None:
-    """Refuse a call that another thread's work was met by; do nothing where that work is this thread's own.
+    """Raise an error for a call during another thread's call; do nothing within a call of the same thread.
 
     Best effort: only what leaves a flag behind is met, which is a cache inside a pool or callback, an
     observer, a step, and a free group. Two calls that meet anywhere else are not noticed, and what they leave

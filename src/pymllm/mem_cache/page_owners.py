@@ -1,4 +1,4 @@
-"""The owners of a pool's pages: a debug switch that refuses a caller's wrong insert or free.
+"""The record of a pool's page owners, a debugging aid that refuses a caller's wrong insert or free.
 
 An allocator built with ``check_ownership=True`` keeps them. Caches over it ask here before they adopt slots,
 and the allocator asks before it takes slots back. Where the switch is not given, nothing of this exists.
@@ -16,53 +16,53 @@ from numpy.typing import NDArray
 from pymllm.errors import OwnershipError
 
 Run: TypeAlias = tuple[int, int]
-"""A half-open range of tokens of a key, in whole pages."""
+"""A half-open range of a key's tokens, in whole pages."""
 
 _TO_RETURN: Final = "evict it or reset the cache, which give it back"
 _TO_INSERT: Final = "insert slots that alloc returned and no cache has adopted"
 
 
 class Tree(Protocol):
-    """The nodes of a cache, and the epoch that a reset replaces."""
+    """The interface of a cache's tree: its nodes, and the epoch that each reset replaces."""
 
     @property
     def epoch(self) -> object:
-        """The object that stands for the time since the last reset."""
+        """An object that identifies the time since the last reset."""
 
     def nodes(self) -> Iterable[Any]:
-        """Visit every node but the root."""
+        """Yield every node except the root."""
 
     def slots_left(self, node: Any) -> torch.Tensor:
-        """Return the slots of a node."""
+        """Return the slots that a node still has."""
 
 
 class Guard(Protocol):
-    """The state of a cache's call."""
+    """The interface of the state of a cache's current call."""
 
     @property
     def is_in_a_pool(self) -> bool:
-        """Whether the cache is giving slots back at this moment."""
+        """Whether the cache is returning slots to a pool at this moment."""
 
 
 class Store(Protocol):
-    """The pages of a pool, and which of them are handed out."""
+    """The interface of a pool's pages, with the record of those handed out."""
 
     page_size: int
     pages: int
     last_slot: int
 
     def claim(self, indices: torch.Tensor) -> Any:
-        """Return the distinct pages of slots that are handed out, or refuse them."""
+        """Return the distinct pages of slots that are handed out, or raise an error."""
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot whether a caller has it."""
+        """Return for each slot whether a caller holds it."""
 
     def outside_error(self, slot: int, indices: torch.Tensor) -> OwnershipError:
-        """Word the refusal of a slot that the pool never hands out."""
+        """Return the error for a slot that the pool never hands out."""
 
 
 class Owner:
-    """A cache, as an owner of pages of its pool.
+    """A cache in its role as an owner of pages in a pool.
 
     ``name``: its class, and its number among the caches over the pool. ``tree``, ``guard``: the cache's own.
     """
@@ -74,7 +74,7 @@ class Owner:
         self.guard = guard
 
     def prepare(self, slots: torch.Tensor, adopted: Sequence[Run], lent: Sequence[Run] = ()) -> Adoption:
-        """Return the adoption of some runs of a key's slots, or refuse the insert; change nothing.
+        """Return the planned adoption of runs of a key's slots, or raise an error; nothing changes.
 
         ``slots``: one for each token of the key. ``adopted``: the runs that the cache is to own. ``lent``:
         the runs whose window halves alone it takes. Cost: O(slots) in Python, and on a device a wait. Laws:
@@ -83,7 +83,7 @@ class Owner:
         return self.owners.prepare(self, slots, adopted, lent)
 
     def refuse_state(self, track_slot: int, nodes: Iterable[Any]) -> None:
-        """Refuse a track slot that one of the cache's nodes with a state has (M7)."""
+        """Raise an error for a track slot that a node of the cache already has (M7)."""
         for node in nodes:
             if node._track_slot == track_slot:
                 raise OwnershipError(
@@ -93,11 +93,11 @@ class Owner:
                 )
 
     def pages(self) -> set[int]:
-        """Return the pages that the cache has. Cost: O(pages of the pool)."""
+        """Return the pages that the cache owns. Cost: O(pages of the pool)."""
         return self.owners.pages_of(self)
 
     def describe(self, page: int, page_size: int) -> str:
-        """Say in which node a page is. Cost: O(slots of the cache)."""
+        """Return words for the node that has a page. Cost: O(slots of the cache)."""
         for node in self.tree.nodes():
             if (self.tree.slots_left(node) // page_size == page).any():
                 held = ", under a lock" if node.lock_ref else ""
@@ -106,7 +106,7 @@ class Owner:
 
 
 class Adoption:
-    """Pages that a cache is to own, checked and not yet written down.
+    """Pages that a cache will own, checked but not yet recorded.
 
     It counts until the cache's next reset. ``step``: that of the insert.
     """
@@ -121,16 +121,16 @@ class Adoption:
 
     @property
     def counts(self) -> bool:
-        """Whether the cache has not been reset since."""
+        """Whether the cache has not been reset since the check."""
         return self._epoch is self.owner.tree.epoch
 
     def note(self) -> None:
-        """Write the pages down as the cache's; nothing here can fail."""
+        """Record the pages as the cache's; nothing here can fail."""
         self.owner.owners.note_adopted(self)
 
 
 class PageOwners:
-    """The cache that has each page of a pool, and the step in which each page was given back.
+    """The cache that owns each page of a pool, and the step in which each page was freed.
 
     ``store``: the pages of the pool; of a pool with window halves, those of the full slots. ``step``: how
     many calls have asked for slots, given them or their halves back, moved halves, or inserted. What a cache
@@ -145,16 +145,16 @@ class PageOwners:
         self.open(self.new())
 
     def new(self) -> tuple[list[Adoption | None], list[int]]:
-        """Return the entries of a pool whose pages are all free, for `open`."""
+        """Return the records of a pool whose pages are all free, for `open`."""
         pages = self._store.pages + 1
         return [None] * pages, [0] * pages
 
     def open(self, entries: tuple[list[Adoption | None], list[int]]) -> None:
-        """Begin anew with such entries; steps go on counting."""
+        """Start again with such records; the step count goes on."""
         self._adoptions, self._given_back = entries
 
     def join(self, cache: Any, tree: Tree, guard: Guard) -> Owner:
-        """Return a new cache as an owner of pages."""
+        """Return the owner object for a new cache."""
         self._caches += 1
         return Owner(self, f"{type(cache).__name__} {self._caches}", tree, guard)
 
@@ -163,7 +163,7 @@ class PageOwners:
     def prepare(
         self, owner: Owner, slots: torch.Tensor, adopted: Sequence[Run], lent: Sequence[Run]
     ) -> Adoption:
-        """Return an adoption, as `Owner.prepare`."""
+        """Return a planned adoption, as `Owner.prepare` does."""
         self.step += 1
         size = self._store.page_size
         numbers: NDArray[np.int64] = slots.cpu().numpy().astype(np.int64)
@@ -186,7 +186,7 @@ class PageOwners:
         return Adoption(owner, pages, self.step)
 
     def _refuse_insert(self, starts: NDArray[np.int64], slots: torch.Tensor) -> None:
-        """Refuse the first slot that is outside the pool, free, or cached."""
+        """Raise an error for the first slot that is outside the pool, free, or cached."""
         are_held = self._store.is_handed_out(torch.from_numpy(starts)).tolist()
         for slot, is_held in zip(starts.tolist(), are_held, strict=True):
             if not self._store.page_size <= slot <= self._store.last_slot:
@@ -199,12 +199,12 @@ class PageOwners:
                 raise self._cached_error(adoption, page, "is cached already", _TO_INSERT)
 
     def note_adopted(self, adoption: Adoption) -> None:
-        """Write down that a cache has adopted pages; nothing here can fail."""
+        """Record that a cache has adopted pages; nothing here can fail."""
         for page in adoption.pages:
             self._adoptions[page] = adoption
 
     def pages_of(self, owner: Owner) -> set[int]:
-        """Return the pages that a cache has, as `Owner.pages`."""
+        """Return the pages that a cache owns, as `Owner.pages` does."""
         return {
             page
             for page, adoption in enumerate(self._adoptions)
@@ -214,7 +214,7 @@ class PageOwners:
     # -- calls of the pool ---------------------------------------------------------------------------
 
     def give_back(self, give: Callable[[torch.Tensor], None], slots: torch.Tensor) -> None:
-        """Let the pool take slots back, or refuse them as `claim`."""
+        """Take slots back into the pool, or raise an error as `claim` does."""
         pages = self.claim(slots)
         step = self.step
         give(slots)
@@ -223,7 +223,7 @@ class PageOwners:
             self._given_back[page] = step
 
     def claim(self, *slots: torch.Tensor) -> list[int]:
-        """Return the distinct pages of slots of which a call disposes, or refuse them; change nothing.
+        """Return the distinct pages of slots that a call may free, or raise an error; nothing changes.
 
         Refused is what a cache has, unless that cache is giving slots back at this moment.
         """
@@ -240,7 +240,7 @@ class PageOwners:
     # -- words ---------------------------------------------------------------------------------------
 
     def told(self, page: int) -> str:
-        """Say in which step a free page was given back, and which step it is now, in parentheses."""
+        """Return words, in parentheses, for the step in which a page was freed and the current step."""
         step = self._given_back[page]
         since = f"given back in step {step}" if step else "alloc has not returned it yet"
         return f" ({since}; this is step {self.step})"

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class RadixCache(TreeCache[TreeNode]):
-    """Share KV between requests with equal prompt prefixes, in a radix tree over whole pages.
+    """A prefix cache that shares KV between requests, in a radix tree over whole pages.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ class RadixCache(TreeCache[TreeNode]):
         return self._window is not None
 
     def swa_evictable_size(self) -> int:
-        """Count the alive tokens that no hold's window covers, O(1) (S6); 0 without a window."""
+        """Return the number of live tokens that no hold's window covers, in O(1) (S6); 0 without a window."""
         return self._window.evictable_tokens if self._window is not None else 0
 
     def swa_protected_size(self) -> int:
-        """Count the alive tokens that some hold's window covers, O(1) (S6); 0 without a window."""
+        """Return the number of live tokens that a hold's window covers, in O(1) (S6); 0 without a window."""
         return self._window.protected_tokens if self._window is not None else 0
 
     # -- the calls -----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class RadixCache(TreeCache[TreeNode]):
         return result
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give tokens back to the pool, in the order of the policy.
+        """Return tokens to the pool, in the order of the policy.
 
         Parameters
         ----------
@@ -332,7 +332,7 @@ class RadixCache(TreeCache[TreeNode]):
         return None
 
     def dec_lock_ref(self, node: TreeNode | None, swa_boundary_id: int | None = None, **kwargs: Any) -> None:
-        """Release one hold taken at ``node``.
+        """Release one hold that was taken at ``node``.
 
         Parameters
         ----------
@@ -399,7 +399,7 @@ class RadixCache(TreeCache[TreeNode]):
 
 
 def _length_within(name: str, value: int, key_length: int) -> int:
-    """Read a length that is a part of the key's."""
+    """Return a length, which must not exceed the key's."""
     length = as_int(name, value)
     if not 0 <= length <= key_length:
         raise ValueError(f"{name} is {length}: give 0 .. {key_length}, the length of the key")

@@ -1,4 +1,4 @@
-"""Numbers of the host on their way to a device: none of these calls waits for it."""
+"""Copies of numbers from the host to a device, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _NOWHERE_FAR: Final = ("cpu", "meta")
 
 
 def as_tensor(numbers: torch.Tensor | NDArray[np.integer]) -> torch.Tensor:
-    """Return numbers as a tensor, which shares their memory."""
+    """Return numbers as a tensor that shares their memory."""
     return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Tell whether a launch on a device now becomes part of a CUDA graph."""
+    """Tell whether kernel launches on a device are being captured in a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def bring(numbers: torch.Tensor, device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Bring integers to a device and a dtype.
+    """Return integers as a tensor of a dtype on a device.
 
     ``numbers``: shape ``(n,)``. Returns ``numbers`` themselves where they are that. Cost: at most one copy.
     No synchronisation: what is on the host goes to CUDA through pinned memory, as of `send`; while a graph is
@@ -50,7 +50,7 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
 
 
 def row_index(numbers: NDArray[np.integer], device: torch.device) -> torch.Tensor:
-    """Bring row numbers to a device.
+    """Return row numbers as a tensor on a device.
 
     ``numbers``: shape ``(n,)``, int64 or another integer that torch has. Returns the same in memory of its
     own. Cost: one copy, as of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
@@ -63,7 +63,7 @@ def row_index(numbers: NDArray[np.integer], device: torch.device) -> torch.Tenso
 
 
 def constant_index(numbers: NDArray[np.integer], device: torch.device) -> torch.Tensor:
-    """Bring row numbers to a device so that a replay of a captured graph finds the same ones.
+    """Return row numbers on a device that stay the same in each replay of a captured graph.
 
     ``numbers``: as of `row_index`. A captured copy would read its host memory again at each replay, when
     somebody else has it. Numbers that are arguments of a launch are part of the graph. Cost: a launch for

@@ -1,1 +1,1 @@
-"""The judge: what an implementation of KV cache memory must do, in plain Python and independent of all."""
+"""The judge: tells whether an implementation of KV cache memory keeps the specification, in plain Python."""

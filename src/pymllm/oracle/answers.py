@@ -1,4 +1,4 @@
-"""The operations that were answered, and the operations left undone, with the reasons."""
+"""The count of operations that an implementation did or left undone, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pymllm.history.spans import steps_of
 from pymllm.oracle.evidence import Evidence
 
 OWED = "no limit is declared"
-"""The reason of what breaks X9; of files older than that law it is no more than told."""
+"""The reason for a step left undone in breach of law X9; in files older than X9 it is only reported."""
 LEFT = "the specification leaves it to each implementation"
 NO_NODE = "the insert gave no node to hold"
 
 _EARLIER = frozenset({"", "2.1"})
-"""Versions of the specification whose adapters could not declare limits, and broke no law without."""
+"""Versions of the specification in which adapters could not declare limits, so that law X9 did not apply."""
 
 
 class Answers:
-    """The count of steps that were not done, each under its reason, with a verdict on whether it was owed.
+    """The count of steps that were not done, by reason, with a verdict on whether each had to be done.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class Answers:
         evidence.done.update(dict.fromkeys(self.limits, 0))
 
     def counts(self, operation: type[Operation]) -> bool:
-        """Tell whether each step of an operation is to be noted, and not the first one alone."""
+        """Tell whether every step of an operation must be counted, rather than the first step alone."""
         return operation is Insert or self._is_counted(operation)
 
     def _is_counted(self, operation: type[Operation]) -> bool:
         return name_of(operation) in self.limits or is_optional(self.kind, operation)
 
     def note_done(self, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Remember that a step was done, and that an insert gave no node."""
+        """Record that a step was done, and whether it was an insert that returned no node."""
         kind = type(operation)
         self._done.add(kind)
         if self._is_counted(kind):
@@ -66,12 +66,12 @@ class Answers:
             self._nodeless.add(step)
 
     def is_owed(self, operation: Operation) -> bool:
-        """Tell whether these claims oblige an implementation to do an operation, apart from earlier steps."""
+        """Tell whether an implementation with these claims must do an operation, whatever came before."""
         needs = needs_of(self.kind, operation, self.claims)
         return can_be_given(self.kind, operation) and are_met(needs, self.claims)
 
     def find_reason(self, step: int, operation: Operation, is_misuse: Callable[[], bool]) -> str | None:
-        """Count a step that was not done, and return why; ``None`` where it was not owed, as of misuse."""
+        """Count a step that was not done, and return the reason; ``None`` if it was not due, as in misuse."""
         self._reasons[step] = reason = self._find_reason(operation, is_misuse)
         if reason is not None and not (reason == OWED and self.is_demanded):  # of that X9 tells
             told = f"{name_of(type(operation))}: {reason}"
@@ -93,7 +93,7 @@ class Answers:
 
 
 class Limit(NamedTuple):
-    """Steps of an operation that were not done, the reason, and how many of that operation were done.
+    """The number of steps of an operation that were not done, the reason, and the number that were done.
 
     ``told`` is what an `Evidence` counts them by; ``done`` is ``None`` where nobody counted them.
     """
@@ -106,7 +106,7 @@ class Limit(NamedTuple):
 
 
 def limits_of(not_done: Mapping[str, int], done: Mapping[str, int]) -> tuple[Limit, ...]:
-    """Return the limits to tell of steps that were not done, in one history or in many.
+    """Return the limits to report for steps that were not done, in one history or in several.
 
     Of what the specification leaves to each implementation there is nothing to tell where it was never done.
     """

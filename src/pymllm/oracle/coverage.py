@@ -1,4 +1,4 @@
-"""The registry of coverage goals: states worth reaching, each with what is at stake in it.
+"""The registry of coverage goals: states worth reaching, each with the laws or bugs that it is about.
 
 A search that never filled its pool says nothing of full pools. So judges count the goals that a program
 meets (`pymllm.oracle.evidence`), and here stands which of them a long run of a configuration must have
@@ -38,27 +38,27 @@ GOALS: tuple[CoverageGoal, ...] = (
     *block_index.GOALS,
     *event_goals.GOALS,
 )
-"""Every goal; a name stands once for each kind, and once more where an engine brings it about, too."""
+"""Every coverage goal, once for each kind of implementation, and again for each that an engine reaches."""
 
 NAMES: frozenset[str] = frozenset(goal.name for goal in GOALS)
-"""What a judge may count."""
+"""Names of all coverage goals that a judge may count."""
 
 
 def goals_of(kind: str, *, of_engine: bool = False) -> tuple[CoverageGoal, ...]:
-    """Return the coverage goals of a kind: those that callers bring about, or those of an engine's life."""
+    """Return the coverage goals of a kind: those that any caller can reach, or those of a running engine."""
     return tuple(one for one in GOALS if one.kind == kind and one.of_engine == of_engine)
 
 
 def expected_names(
     kind: str, config: Config, capabilities: Collection[str], *, of_engine: bool = False
 ) -> frozenset[str]:
-    """Return the names of the coverage goals that a long run must reach, as of `expected_goals`."""
+    """Return the names of the coverage goals that a long run must reach, as `expected_goals` does."""
     known = goals_of(kind, of_engine=of_engine)
     return frozenset(one.name for one in known if one.is_expected_of(config, capabilities))
 
 
 def expected_goals(header: Header, *, of_engine: bool = False) -> frozenset[str]:
-    """Return the names of the coverage goals that a long run must reach, by its header.
+    """Return the names of the coverage goals that a long run must reach, given the header of its history.
 
     ``of_engine`` says whether an engine's life is what runs (`pymllm.machines.lifecycle`).
     """

@@ -1,4 +1,4 @@
-"""The evidence of a judge: how often each law was really tested, and which coverage goals were met."""
+"""The evidence of a judge: how often each law was tested, and which coverage goals were reached."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pymllm.oracle.coverage import NAMES
 from pymllm.text_file import cut
 
 _MOST = 400
-"""Characters of each part of a violation: what is too long to be read is cut."""
+"""The greatest number of characters of each part of a violation's text; longer parts are cut."""
 
 
 class _Reached(Counter[str]):
-    """The counts of registered coverage goals; each name is checked once, so that counting stays cheap."""
+    """A counter of registered coverage goals, which checks each name only once to stay cheap."""
 
     def __missing__(self, name: str) -> int:
         if name not in NAMES:
@@ -24,7 +24,7 @@ class _Reached(Counter[str]):
 
 
 class Evidence:
-    """The counts of tests of laws and of goals; a broken law is refused."""
+    """The counts of tests of each law and of coverage goals; a broken law raises an error."""
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()  # by law: tests that could have failed and did not
@@ -39,24 +39,24 @@ class Evidence:
         self.done: Counter[str] = Counter()
 
     def meet(self, goal: str, met: object = True) -> None:
-        """Count a coverage goal if it was met; raise `ValueError` for an unregistered goal."""
+        """Count a coverage goal if it was reached; raise `ValueError` for an unregistered goal."""
         if met:
             self.reached[goal] += 1
 
     def meet_each(self, goals: Mapping[str, object]) -> None:
-        """Count the goals that were met, as of `meet`, several in one call to save time."""
+        """Count several coverage goals, as `meet` does, in one call to save time."""
         reached = self.reached
         for goal, met in goals.items():
             if met:
                 reached[goal] += 1
 
     def count(self, *laws: str) -> None:
-        """Count a test that was made elsewhere and passed."""
+        """Count a test of a law that another part of the judge has made and that passed."""
         for law in laws:
             self.exercised[law] += 1
 
     def refuse(self, law: str, what: str, expected: object, observed: object) -> NoReturn:
-        """Say that a law is broken."""
+        """Raise `InvariantViolation` for a broken law."""
         raise InvariantViolation(law, cut(what, _MOST), expected=_shown(expected), observed=_shown(observed))
 
 

@@ -1,4 +1,4 @@
-"""The judge: runs the laws of an operation over what was seen of it, and lets the model follow.
+"""The judge: checks the laws of each operation on its outcome, and updates the model.
 
 Which law is named where several are broken:
 
@@ -60,7 +60,7 @@ ModelT = TypeVar("ModelT", bound=KindModel)
 
 
 def make_judge(header: Header, *, coverage: bool = True) -> Judge[Any]:
-    """Make the judge of a history from its header alone: kind, configuration and capabilities.
+    """Return a judge of a history, given only its header: kind, configuration and capabilities.
 
     Without ``coverage`` nobody asks which coverage goals were met: a quarter of judging slots.
 
@@ -84,7 +84,7 @@ def _find(place: str) -> Any:
 
 @functools.cache
 def operations_testing(law: Law, kind: str) -> frozenset[str]:
-    """Return the names of the operations of a kind that test a law where they are done."""
+    """Return the names of the operations that test a law when an implementation of a kind does them."""
     checked = {of for of, fate, of_kind, _ in law.checks if of_kind == kind and fate != UNDONE}
     laws: KindLaws = _find(_KINDS[kind][1])
     for operation in OPERATIONS_OF[kind]:
@@ -98,11 +98,11 @@ def operations_testing(law: Law, kind: str) -> frozenset[str]:
 # -- laws over a model -------------------------------------------------------------------------------------
 
 _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
-"""Laws about everything at once: that sizes are right afterwards is a test of them, changed or not."""
+"""Laws about the whole state, which every correct size after an operation tests, changed or not."""
 
 
 class _Plan:
-    """The work that operations of one class need, looked up once."""
+    """The checks and functions that operations of one class need, looked up once."""
 
     __slots__ = ("answer", "counts", "fates", "follow", "is_new", "is_test", "law", "read", "sizes")
 
@@ -123,14 +123,14 @@ class _Plan:
 
 _Tell = Callable[[Any, Any, Any], Mapping[str, object]]
 _Fate = tuple[Sequence[tuple[str, Check]], _Tell | None]
-"""Checks of laws in their order, and what tells the coverage goals that are met."""
+"""Checks of laws, in order, and the function that returns the coverage goals reached."""
 
 
 @functools.cache
 def _fates_of(
     kind: str, laws: KindLaws, claims: frozenset[str], coverage: bool
 ) -> Mapping[type[Operation], Mapping[str, _Fate]]:
-    """Return the checks to make, by operation and fate, for an implementation with these claims."""
+    """Return the checks to make, by operation and result, for an implementation with these claims."""
     claimed = _find_claimed(kind, claims)
     checks: dict[tuple[type[Operation], str], list[tuple[str, Check]]] = {key: [] for key in laws.met}
     for operation in OPERATIONS_OF[kind]:
@@ -161,7 +161,7 @@ def _checks_of(law: Law, operation: type[Operation], kind: str) -> Iterable[tupl
 
 
 def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str]) -> Any:
-    """Return the first law that is claimed of several."""
+    """Return the first claimed law among several."""
     if not isinstance(law, str):
         return law
     return next((id for id in law.split() if id in claimed), law.split()[-1])
@@ -169,11 +169,11 @@ def _choose(law: str | Callable[[Any, Any, Any], str], claimed: Collection[str])
 
 _NOTHING: _Fate = ((), None)
 _REFUSAL = Outcome(Failed("", ""))
-"""Stands for the answer where it is asked whether an operation must be refused."""
+"""A placeholder for an outcome, to ask the model whether an operation must be refused."""
 
 
 class Judge(Generic[ModelT]):
-    """The judge of a history, which puts the laws of a kind to one operation after the other.
+    """The judge of a history, which checks each operation against the laws of a kind.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class Judge(Generic[ModelT]):
         self._blamed: dict[str, tuple[list[tuple[str, str]], str]] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Judge one step and follow it in the model.
+        """Judge one step, and update the model by it.
 
         Raises
         ------
@@ -283,7 +283,7 @@ class Judge(Generic[ModelT]):
         return law
 
     def _count_done(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Note that an operation was done: of most the first time is enough."""
+        """Record that an operation was done; for most operations only the first time counts."""
         answers = self._answers
         answers.note_done(step, operation, outcome)
         if plan.is_new and answers.is_demanded and answers.is_owed(operation):
@@ -292,7 +292,7 @@ class Judge(Generic[ModelT]):
         plan.counts = plan.is_new or answers.counts(type(operation))
 
     def _judge_undone(self, plan: _Plan, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Judge that an operation was not done: it may be owed, and it has done nothing."""
+        """Judge an operation that was not done: whether it had to be done, and whether it had any effect."""
         answers = self._answers
         reason = answers.find_reason(step, operation, lambda: self._is_misuse(plan, operation))
         if answers.is_demanded:
@@ -305,14 +305,14 @@ class Judge(Generic[ModelT]):
             self.evidence.left_out.add(plan.law)
 
     def _is_misuse(self, plan: _Plan, operation: Operation) -> bool:
-        """Tell whether an operation would have to be refused, or names something that does not exist."""
+        """Tell whether an operation would have to be refused, or names a step or object that is missing."""
         try:
             return bool(plan.read(operation, _REFUSAL).wrong)
         except ProgramError:
             return True
 
     def _judge_refusal(self, operation: Operation, seen: Seen) -> None:
-        """Judge an operation that must be refused, by the errors of all its mistakes."""
+        """Judge an operation that must be refused, by the errors that any of its mistakes permits."""
         first, evidence = seen.wrong[0], self.evidence
         errors: Collection[str] = first.errors
         if len(seen.wrong) > 1:
@@ -348,7 +348,7 @@ class Judge(Generic[ModelT]):
         observed: object,
         can_follow: bool = True,
     ) -> None:
-        """Report a broken law, unless the violation is known, can be followed and is to count as right."""
+        """Raise a violation, unless it is a known one that the model can follow and that counts as right."""
         try:
             self.evidence.refuse(law, what, expected, observed)
         except InvariantViolation as violation:
@@ -358,7 +358,7 @@ class Judge(Generic[ModelT]):
             self.evidence.known[known.name] += 1
 
     def _note_sizes(self, operation: Operation, outcome: Outcome) -> None:
-        """Note the names of sizes: one that was told is not to be missing where it would be wrong."""
+        """Record the names of the reported sizes, and demand that no size reported before is missing."""
         missing = sorted(self._told - outcome.sizes.keys())
         is_silent = isinstance(outcome.result, Unsupported) and not outcome.sizes
         if missing and self._answers.is_demanded and not is_silent:
@@ -373,7 +373,7 @@ class Judge(Generic[ModelT]):
         now: Mapping[str, int],
         found: Mapping[str, int],
     ) -> None:
-        """Compare the sizes that were told with the sizes that the model knows now."""
+        """Compare the reported sizes with the sizes in the model."""
         is_whole = self.model.tests_each_size or (law in _WHOLE and self._laws.counts_all)
         if not is_whole and found == now == before:
             return  # as after every second operation: nothing is wrong, and nothing could have become so
@@ -397,7 +397,7 @@ class Judge(Generic[ModelT]):
         self.evidence.count(*tested)
 
     def _blame(self, law: str, sizes: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
-        """Return the sizes that may be tested, each with its law after an operation's; and the only one."""
+        """Return the sizes to test with the law of each, and the only law if all have one."""
         claimed, named = _find_claimed(self.model.KIND, self.model.claims), self._laws.sizes
         pairs = ((name, _choose(named.get((law, name), law), claimed)) for name in sizes)
         known = [(name, blamed) for name, blamed in pairs if blamed == law or blamed in claimed]

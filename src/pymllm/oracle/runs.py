@@ -1,4 +1,4 @@
-"""Judging the counters of a whole run, as somebody tells them (law E6)."""
+"""The check of a whole run's counters, as a server or an engine reports them (law E6)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import chain
 from pymllm.oracle.laws.law import Broken, Found, demand, same
 
 Counts = Mapping[str, int | float | None]
-"""Counters of a run by the names that law E6 gives them; ``None``, or missing, is what is not told."""
+"""Counters of a run by their names in law E6; ``None`` or missing means not reported."""
 
 _CLOSE = 1e-9  # of two rates, which another program may have rounded
 
 
 def find_contradiction(run: Counts, requests: int | None = None) -> Broken | None:
-    """Return the first way in which the counters of a run contradict each other, or ``None`` (law E6).
+    """Return the first contradiction between the counters of a run, or ``None`` (law E6).
 
     Every request of the run has ended. ``requests`` is how many there were to be, where that is known.
     """

@@ -1,1 +1,1 @@
-"""Probing a running server: its answers with a warm cache and a cold one, and the laws of both."""
+"""Probes of a running server: requests against a warm and a cold cache, and the laws of the answers."""

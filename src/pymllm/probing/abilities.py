@@ -1,4 +1,4 @@
-"""Abilities of an unknown server, detected by requests: token ids as prompts, and namespaces."""
+"""The optional abilities of an unknown server, found by requests: token ids as prompts, and namespaces."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pymllm.probing.programs import TOKENS
 from pymllm.probing.records import Answer
 
 _FIRST = 10
-"""First token of each prompt here, with which no prompt of a program begins: they share nothing."""
+"""The first token of each prompt in this module; no prompt of a program begins with it."""
 _LONGEST = 144
 _REFUSED = (400, 404, 415, 422, 500, 501)
 _LEAD_MOST = 2
-"""Most tokens that a server may put before a prompt of token ids."""
+"""The greatest number of tokens that a server may put before a prompt of token ids."""
 
 
 def find_abilities(client: Client, longest: int, *, claims_namespaces: bool = False) -> None:
-    """Detect the optional abilities of a server by requests, and let its client use them.
+    """Find the optional abilities of a server by requests, and set its client to use them.
 
     Token ids are used unless they are refused, or counted as another number: then prompts are texts. A
     namespace is used if a prompt was served from the cache in its own, and in no other one. With
@@ -39,7 +39,7 @@ def find_abilities(client: Client, longest: int, *, claims_namespaces: bool = Fa
 
 
 def speak_alike(one: Client, other: Client) -> None:
-    """Let two clients, whose answers are compared, send and read tokens in the same form."""
+    """Make two clients, whose answers are compared, send and read tokens in the same form."""
     one.has_ids = other.has_ids = one.has_ids and other.has_ids
     if isinstance(one, OpenAI) and isinstance(other, OpenAI):
         one.returns_ids = other.returns_ids = one.returns_ids and other.returns_ids
@@ -58,7 +58,7 @@ def _find_ids(client: OpenAI, longest: int) -> None:
 
 
 def _why_no_namespaces(client: Client, longest: int) -> str:
-    """Return why namespaces are not used, or nothing where they are kept apart."""
+    """Return why namespaces cannot be used, or an empty text if the server separates them."""
     field, prompt = client.salt_field, _prompt(longest)
     client.has_salts = True
     try:
@@ -87,7 +87,7 @@ def _cached(client: Client, prompt: tuple[int, ...]) -> Iterator[int | None]:
 
 
 def _answer(client: Client, prompt: tuple[int, ...], salt: str | None = None) -> Answer | None:
-    """Ask for a token; ``None`` where the server refuses the request as it is."""
+    """Request a token; return ``None`` if the server refuses this form of request."""
     try:
         return client.ask(prompt, 1, salt)
     except ServerFailed as error:

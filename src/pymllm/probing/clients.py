@@ -1,4 +1,4 @@
-"""Clients of the servers that can be probed: OpenAI's completions, llama.cpp's and sglang's own API.
+"""Clients of servers under probe: OpenAI's completions API, llama.cpp's own and sglang's own.
 
 Traffic goes to the named address alone: no redirect is followed, and no proxy of the environment is used.
 """
@@ -24,10 +24,10 @@ from pymllm.probing.records import Answer, Figures, Place, Token, Way
 from pymllm.text_file import cut
 
 TOP = 8
-"""Log-probabilities that are asked for at each place."""
+"""The number of log-probabilities requested for each token."""
 
 AUTHORIZATION = "PYMLLM_AUTHORIZATION"
-"""Variable of the environment with the header of that name, such as ``Bearer KEY``; it is printed nowhere."""
+"""The environment variable with the HTTP header of that name, such as ``Bearer KEY``, never printed."""
 
 _BODY_MOST = 32 << 20
 _RESET_SECONDS = 10.0
@@ -36,7 +36,7 @@ _IMPOSSIBLE = -9999.0  # vLLM's word for a token without any probability; llama.
 
 
 class ServerFailed(PymllmError):
-    """A server that does not answer as it must: the probe ends, and what was judged before stays.
+    """Raised when a server fails to answer correctly; the probe ends with what was judged before.
 
     ``status`` is that of its answer, where it is the reason.
     """
@@ -45,11 +45,11 @@ class ServerFailed(PymllmError):
 
 
 class NotServed(UsageError):
-    """An address that cannot be probed: nothing listens, it is not ours to talk to, or no API answers."""
+    """Raised for an address without a listener or a known API, or one not to be probed."""
 
 
 class Client(ABC):
-    """A conversation with one server; several threads may ask at once.
+    """A client of one server; several threads may send requests at once.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Client(ABC):
     api: ClassVar[Literal["openai", "llama.cpp", "sglang"]]
     path: ClassVar[str]
     salt_field: ClassVar[str] = ""
-    """Field of a request that names its namespace; "" where there is none."""
+    """The name of the request field for a namespace; "" if there is none."""
 
     def __init__(self, http: httpx.Client, server: str, model: str | None = None) -> None:
         self._http = http
@@ -75,17 +75,17 @@ class Client(ABC):
 
     @property
     def url(self) -> str:
-        """The address, without a slash at its end."""
+        """The address of the server, without a final slash."""
         return str(self._http.base_url).rstrip("/")
 
     @property
     def is_known(self) -> bool:
-        """Whether the fields that the server supports are known without asking it."""
+        """Whether the fields that the server supports are known without a test request."""
         return not self.salt_field
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The ways in which this server can be asked cold, the best one first."""
+        """The ways to make a request cold on this server, the best first."""
         salt: tuple[Way, ...] = ("salt",) if self.has_salts else ()
         return (*salt, "reset") if self.reset_path else salt
 
@@ -93,16 +93,16 @@ class Client(ABC):
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
     ) -> dict[str, Any]:
-        """Return the body of a request; ``is_cold`` counts where a field asks for no cache."""
+        """Return the body of a request; ``is_cold`` matters only if a field can switch the cache off."""
 
     @abstractmethod
     def read(self, prompt: Sequence[int], plain: Any) -> Answer:
-        """Return the answer in a server's JSON; `LookupError`, `TypeError` or `ValueError` without one."""
+        """Return the answer in a server's JSON, or raise `LookupError`, `TypeError` or `ValueError`."""
 
     def ask(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None = None, *, is_cold: bool = False
     ) -> Answer:
-        """Ask once, and wait for the whole answer."""
+        """Send a request, and wait for the whole answer."""
         body = self.body(prompt, max_tokens, salt, is_cold=is_cold)
         plain = request_json(self._http, "POST", self.path, body)
         try:
@@ -115,7 +115,7 @@ class Client(ABC):
             ) from error
 
     def drop(self, prompt: Sequence[int], max_tokens: int, salt: str | None, after: int) -> None:
-        """Ask for a stream, and close the connection after so many bytes; 0: before the first one."""
+        """Start a streamed request, and close the connection after so many bytes (0: before the first)."""
         body = self.body(prompt, max_tokens, salt, is_cold=False, stream=True)
         timeout = self._http.timeout
         if after == 0:
@@ -136,7 +136,7 @@ class Client(ABC):
                     raise
 
     def reset(self) -> None:
-        """Empty the cache, once the server lets it be emptied."""
+        """Empty the cache, once the server permits it."""
         assert self.reset_path is not None
         until = time.monotonic() + _RESET_SECONDS
         while True:
@@ -149,13 +149,13 @@ class Client(ABC):
             time.sleep(0.05)
 
     def figures(self) -> Figures:
-        """Read the metrics; nothing is told where there are none."""
+        """Return the figures in the server's metrics; all are ``None`` if it has no metrics."""
         response, text = fetch(self._http, "GET", "/metrics")
         return read_figures(text.decode(errors="replace")) if response.status_code == 200 else Figures()
 
 
 class OpenAI(Client):
-    """``POST /v1/completions`` with token ids, as vLLM has it and ``pymllm serve``; or with texts."""
+    """The client for ``POST /v1/completions``, with token ids for vLLM and ``pymllm serve`` or with texts."""
 
     api = "openai"
     path = "/v1/completions"
@@ -173,7 +173,7 @@ class OpenAI(Client):
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
     ) -> dict[str, Any]:
-        """Return the body, with vLLM's fields where the server knows them."""
+        """Return the body of a request, with vLLM's extra fields if the server supports them."""
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": [*prompt] if self.has_ids else "".join(map(chr, prompt)),
@@ -190,7 +190,7 @@ class OpenAI(Client):
         return body | ({"stream": True} if stream else {})
 
     def read(self, prompt: Sequence[int], plain: Any) -> Answer:
-        """Read a completion; tokens are ids where they are told, and texts otherwise."""
+        """Return the answer in a completion, with token ids if the server reports them, else with texts."""
         [choice] = plain["choices"]
         told = choice.get("logprobs") or {}
         texts = told.get("tokens") or []
@@ -217,20 +217,20 @@ class OpenAI(Client):
 
 
 class LlamaCpp(Client):
-    """``POST /completion`` of llama.cpp's server."""
+    """The client for ``POST /completion`` of llama.cpp's server."""
 
     api = "llama.cpp"
     path = "/completion"
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The way to ask cold: ``cache_prompt``, a field of each request."""
+        """The only way to make a request cold: its field ``cache_prompt``."""
         return ("flag",)
 
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
     ) -> dict[str, Any]:
-        """Return the body; there are no namespaces."""
+        """Return the body of a request, which has no namespace."""
         return {
             "prompt": [*prompt],
             "n_predict": max_tokens,
@@ -242,7 +242,7 @@ class LlamaCpp(Client):
         }
 
     def read(self, prompt: Sequence[int], plain: Any) -> Answer:
-        """Read a completion.
+        """Return the answer in a completion.
 
         ``completion_probabilities`` has no entry for a token that ends inside a character, so that entries
         are matched with tokens by their ids, and what does not match has no log-probabilities.
@@ -276,7 +276,7 @@ class LlamaCpp(Client):
 
 
 class Sglang(Client):
-    """``POST /generate`` of sglang."""
+    """The client for ``POST /generate`` of sglang."""
 
     api = "sglang"
     path = "/generate"
@@ -289,7 +289,7 @@ class Sglang(Client):
     def body(
         self, prompt: Sequence[int], max_tokens: int, salt: str | None, *, is_cold: bool, stream: bool = False
     ) -> dict[str, Any]:
-        """Return the body, with a namespace where the server keeps them apart."""
+        """Return the body of a request, with a namespace if the server separates them."""
         salted = {self.salt_field: salt} if self.has_salts else {}
         return salted | {
             "input_ids": [*prompt],
@@ -301,7 +301,7 @@ class Sglang(Client):
         }
 
     def read(self, prompt: Sequence[int], plain: Any) -> Answer:
-        """Read what was generated: log-probabilities come as (value, id, text)."""
+        """Return the answer in sglang's JSON, where log-probabilities are (value, id, text)."""
         meta = plain["meta_info"]
         chosen = [int(entry[1]) for entry in meta["output_token_logprobs"]]
         tops = meta.get("output_top_logprobs") or []
@@ -326,14 +326,14 @@ class Sglang(Client):
 
 
 CLIENTS: dict[str, type[Client]] = {client.api: client for client in (OpenAI, LlamaCpp, Sglang)}
-"""By the names that ``--api`` takes."""
+"""The client classes, by the names that ``--api`` takes."""
 
 
 # -- which server is it ------------------------------------------------------------------------------------
 
 
 def make_http(url: str, timeout: float) -> httpx.Client:
-    """Return a client for one address that follows no redirect and asks no environment; 0 s is no limit.
+    """Return an HTTP client for one address, without redirects or proxy settings; 0 s means no time limit.
 
     No connection is used twice: a server closes idle ones, vLLM's after 5 s, and a request that is on its way
     just then has no answer, as if the server had died.
@@ -362,7 +362,7 @@ def make_http(url: str, timeout: float) -> httpx.Client:
 
 
 def connect(http: httpx.Client, api: str, *, keeps_cache: bool = False) -> Client:
-    """Find out which API a server has, unless that is given, and make its client.
+    """Find the API of a server, unless it is given, and return a client.
 
     Whether a cache can be emptied is found by emptying it, unless the client is to keep it. `NotServed` where
     nothing can be probed.
@@ -383,7 +383,7 @@ def connect(http: httpx.Client, api: str, *, keeps_cache: bool = False) -> Clien
 
 
 def _owner_of(http: httpx.Client) -> tuple[str | None, str | None]:
-    """Return the owner that the server reports for its first model, and the model's name."""
+    """Return the owner and the name of the first model that the server lists."""
     response, text = fetch(http, "GET", "/v1/models")
     if response.status_code == 404:
         return None, None
@@ -423,7 +423,7 @@ def _has(http: httpx.Client, method: str, path: str) -> bool:
 
 
 def request_json(http: httpx.Client, method: str, path: str, body: Mapping[str, Any]) -> Any:
-    """Send a body, and return the JSON of the answer; `ServerFailed` says in one line why there is none."""
+    """Send a body, and return the answer's JSON; raise `ServerFailed` with a one-line reason."""
     where = f"{method} {path}"
     response, text = fetch(http, method, path, body)
     _demand_ok(response, where, text)
@@ -437,7 +437,7 @@ def request_json(http: httpx.Client, method: str, path: str, body: Mapping[str, 
 def fetch(
     http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> tuple[httpx.Response, bytes]:
-    """Return an answer with any status, and its body, within bounds of length and time.
+    """Return the status and body of an answer, within bounds of length and time.
 
     The client's timeout is that of each read, which a server that sends a byte at a time always meets. So the
     body as a whole has it, too.
@@ -473,7 +473,7 @@ def _demand_ok(response: httpx.Response, where: str, body: bytes | None = None) 
 
 @contextmanager
 def _failures(where: str) -> Iterator[None]:
-    """Turn what httpx raises into one line."""
+    """Turn errors of httpx into `ServerFailed` with one line."""
     try:
         yield
     except httpx.ConnectError as error:
@@ -508,7 +508,7 @@ def _texts(values: Any) -> list[Token]:
 
 
 def _sorted(pairs: Any) -> tuple[tuple[Token, float], ...]:
-    """Return log-probabilities, best first; not-a-number is left out, as are tokens of no probability."""
+    """Return log-probabilities, best first, without NaN and without tokens of zero probability."""
     kept = [
         (token, float(value))
         for token, value in pairs
@@ -518,7 +518,7 @@ def _sorted(pairs: Any) -> tuple[tuple[Token, float], ...]:
 
 
 def _is_sure(told: Sequence[tuple[int, Any]], tokens: Sequence[Token]) -> bool:
-    """Tell whether entries fit tokens in order in one way alone, as far as the first one goes."""
+    """Tell whether entries match tokens in order in only one way, as far as the first entry goes."""
     rest = [*itertools.islice(tokens, 1, None)]
     wanted = [entry[0] for entry in told]
     # If all entries also fit behind this token, nobody knows whose the first one is.
@@ -540,7 +540,7 @@ _SUMS = {"prompt_tokens": "prompt_tokens_total", "generated": "generation_tokens
 
 
 def read_figures(text: str) -> Figures:
-    """Read Prometheus's text; lines of one name, such as one for each engine or reason, are summed."""
+    """Return the figures in Prometheus text; lines of one name, such as one per engine, are summed."""
     sums: dict[str, float] = {}
     for name, value in _LINE.findall(text):
         try:

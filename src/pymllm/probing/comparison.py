@@ -1,4 +1,4 @@
-"""Two answers to the same request compared, and the differences that a server has anyhow."""
+"""The comparison of two answers to the same request, and the differences that a server has in any case."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pymllm.probing.records import Answer, Ask, Cold, Look, Place, Step, Token, Tolerance
 
 FACTOR = 20
-"""What is judged is this often the spread."""
+"""The factor from the measured spread to the tolerance."""
 
 LARGEST = 0.3
-"""Above this tolerance nothing is judged: wrong memory often moves a log-probability by less than that."""
+"""The tolerance above which nothing is judged: wrong memory may cause smaller differences."""
 
 ROUNDING_MOST = 1e-3
-"""Most that answers may differ by rounding which were served from what was just cached: more is in doubt."""
+"""The largest rounding difference expected of an answer served from a fresh cache entry."""
 
 DOUBT_MOST = 0.2
-"""Largest difference that is left in doubt: rounding of 16 bits is far below it."""
+"""The largest difference that may be left in doubt; rounding in 16 bits is far below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How far an answer is from the expected one: the largest difference and its place; places left out."""
+    """The distance of an answer from the expected one: the largest difference, its place, and gaps."""
 
     size: float = 0.0
     place: int = 0
@@ -66,7 +66,7 @@ def compare(cold: Answer, warm: Answer) -> Compared:
 
 
 def _differences(expected: Place, observed: Place) -> Iterator[tuple[float, str, str]]:
-    """Yield how far log-probabilities are apart; of a token that one list lacks, how far at least."""
+    """Yield the differences of log-probabilities; for a token that one list lacks, a lower bound."""
     cold, warm = _listed(expected), _listed(observed)
     if not cold or not warm:
         return
@@ -82,7 +82,7 @@ def _differences(expected: Place, observed: Place) -> Iterator[tuple[float, str,
 
 
 def _listed(place: Place) -> Mapping[Token, float]:
-    """Return the log-probabilities of a place, without texts that stand for a part of a character."""
+    """Return the log-probabilities of a place, without texts that are only part of a character."""
     return {token: value for token, value in place.top if not (isinstance(token, str) and "\ufffd" in token)}
 
 
@@ -91,7 +91,7 @@ def _said(token: Token, value: float) -> str:
 
 
 def _margin(place: Place) -> float | None:
-    """Return by how much the best token of a place leads; ``None`` where that is not told."""
+    """Return the lead of the best token at a place; ``None`` if it is not reported."""
     values = sorted((value for _, value in place.top), reverse=True)
     return values[0] - values[1] if len(values) > 1 else None
 
@@ -100,7 +100,7 @@ def _margin(place: Place) -> float | None:
 
 
 def measure(steps: Iterable[Step], floor: float) -> Tolerance:
-    """Measure the spread of a server in a history, and return what counts as a difference.
+    """Return the tolerances of a server, from the spread that a history measured.
 
     Prompts that were asked cold several times alone are the measurement, with the first time that they were
     asked cold at once; and, up to the second look at the metrics, what was served from the cache.

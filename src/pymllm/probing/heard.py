@@ -1,4 +1,4 @@
-"""The events that a probed server tells of its cache, as they are heard between requests."""
+"""The cache events of a probed server, received between its requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pymllm.watching.listening import Listener, Silence
 from pymllm.watching.recordings import plain_message
 
 QUIET_SECONDS = 0.05
-"""After so long without a message nothing more is on its way."""
+"""Seconds without a message after which no more events are expected."""
 LONGEST_SECONDS = 5.0
-"""How long a server may go on telling; after that in vain, only until the stream was quiet once."""
+"""The longest wait in seconds for the stream to fall silent; once exceeded, later waits are short."""
 
 
 class Heard:
-    """Listens to a publisher of events while its server is probed.
+    """A listener to a publisher of events while its server is probed.
 
     ``address``: where the publisher waits, such as ``"tcp://127.0.0.1:5557"``; one that begins with
     ``tcp://*`` is where this waits for a publisher that connects. `UsageError` where ZeroMQ refuses it.
@@ -29,7 +29,7 @@ class Heard:
         self.is_quiet = True
 
     def take(self) -> tuple[Any, ...]:
-        """Return the messages since the last call, as a recording has them, once none comes any more.
+        """Return the messages since the last call, in recorded form, once the stream is silent.
 
         A stream that does not become quiet is waited for `LONGEST_SECONDS` once, then for `QUIET_SECONDS`.
         """
@@ -46,5 +46,5 @@ class Heard:
         return tuple(map(plain_message, heard))
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the connection to the publisher."""
         self._listener.close()

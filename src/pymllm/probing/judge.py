@@ -1,4 +1,4 @@
-"""The judge of a history: evidence on each law, from the recorded answers alone."""
+"""The judge of a probe's history: tests each law on the recorded answers alone."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from pymllm.watching.judge import StreamJudge
 from pymllm.watching.laws import LAWS as STREAM_LAWS
 
 UNTESTED = "no request tested it; ask for more"
-"""Reason of a law that is unknown for no better one."""
+"""The default reason for a law that stayed unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The first broken law, with the step and the request that show it; the request is 0 where none does."""
+    """The first broken law, with the step and the request that show it; request 0 if no single one does."""
 
     law: str
     message: str
@@ -57,7 +57,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference of one answer from the same request cold and alone, and its place.
+    """The largest difference of an answer from the same request made cold and alone, and its place.
 
     ``is_cold``: the answer was asked cold, too, so that it shows the spread of the server.
     """
@@ -73,7 +73,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a history: for each law its tests or the reason for none, and the first violation."""
+    """The verdict on a history: the tests of each law or the reason for none, and the first violation."""
 
     tests: Mapping[str, int]
     reasons: Mapping[str, str]
@@ -95,7 +95,7 @@ class Judgement:
 
 
 def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
-    """Judge a history up to its first violation, without the laws that ``without`` or its head names."""
+    """Judge a history up to its first violation, without the laws in ``without`` or in its head."""
     without = {*without, *history.head.without}
     for claim in without & CLAIMS.keys():
         without |= {*CLAIMS[claim]}
@@ -110,7 +110,7 @@ def judge(history: History, *, without: Collection[str] = ()) -> Judgement:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over the requests since the first look: exact ones, and bounds with all dropped streams."""
+    """Sums over the requests since the first reading of metrics: exact, and with all dropped streams."""
 
     requests: int = 0
     dropped: int = 0
@@ -155,7 +155,7 @@ class _Judging:
     _deaf: str | None = None  # why the events say no more
 
     def step(self, number: int, step: Step) -> None:
-        """Ask the laws of one step, and follow it; first those of its answers, then those of its events."""
+        """Judge one step by its laws, first of answers and then of events, and update the state."""
         self._answer(number, step)
         if self.history.head.hears_events:
             self._hear(number, step)
@@ -223,7 +223,7 @@ class _Judging:
             self._catch_up(number, cold.of)
 
     def _compare(self, number: int, id: int, answer: Answer) -> None:
-        """Compare a request with itself cold and alone, the first time that it was.
+        """Compare a request with its cold and lone repetition, the first time that one exists.
 
         One of a burst waits for the others' cold answers: if those differ in company alone, V2 is to blame.
         """
@@ -264,7 +264,7 @@ class _Judging:
         self._ask(number, OF_COMPARED, about)
 
     def _note_difference(self, seen: AnswerSeen, found: Compared) -> float:
-        """Keep a difference, and return the tolerance for it."""
+        """Record a difference, and return the tolerance for it."""
         tolerance = self.tolerance.judged_company if seen.beside else self.tolerance.judged
         if seen.cold is None and seen.answer.cached != 0:
             tolerance = max(tolerance, self.tolerance.judged_warm)
@@ -337,7 +337,7 @@ class _Judging:
     # -- events --------------------------------------------------------------------------------------------
 
     def _hear(self, number: int, step: Step) -> None:
-        """Judge the events of a step, and the hits of its requests by the events before them."""
+        """Judge the events of a step, and the hits of its requests by the events before."""
         stream, head = self._stream, self.history.head
         operation, asked = step.operation, [*zip(step.answers, step.salts, strict=False)]
         if isinstance(operation, Cold) and head.cold == "other":
@@ -376,7 +376,7 @@ class _Judging:
                 self.violation = Violation(law, what, it.expected, it.observed, number, request)
 
     def _sum_up_events(self, reasons: dict[str, str], unclaimed: dict[str, str]) -> None:
-        """Count the tests of streams, and say why one was not tested."""
+        """Count the tests of the laws of streams, and record why a law was not tested."""
         self.tests.update(
             {law: count for law, count in self._stream.tests.items() if law not in self.without}
         )
@@ -437,7 +437,7 @@ class _Judging:
             self.tests[law] += found is not None
 
     def judgement(self) -> Judgement:
-        """Sum up, with the reason of each law that was not tested."""
+        """Return the judgement, with a reason for each law that was not tested."""
         for id, number in [*self._postponed.items()]:
             self._catch_up(number, [id])
         unclaimed: dict[str, str] = dict.fromkeys(
@@ -503,11 +503,11 @@ class _Judging:
 
 
 def laws_of(head: Head) -> dict[str, TextLaw]:
-    """Return the laws that a history is about: those of servers, and of streams where events were heard."""
+    """Return the laws for a history: those of servers, and those of streams if events were recorded."""
     return {**LAWS, **STREAM_LAWS} if head.hears_events else dict(LAWS)
 
 
 def _add(seen: SeenPrompts, answer: Answer, max_tokens: int) -> None:
-    """Add a prompt and its answer; tokens of an answer that are not told may be any."""
+    """Add a prompt and its answer; answer tokens that were not reported may be any tokens."""
     told = answer.tokens
     seen.add((*answer.prompt, *(told or ())), 0 if told is not None else max_tokens)

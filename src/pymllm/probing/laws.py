@@ -1,4 +1,4 @@
-"""The laws of servers: a function each, over what was seen of one answer or of the metrics.
+"""The laws of servers: a function for each, over one answer or over metrics.
 
 The docstring is the law's whole text, as of the laws of `pymllm.oracle.laws`: a sentence, what is demanded,
 and the sections "Why", "Choices", "Caller" and "Engines". ``docs/specification/servers.md`` is printed from
@@ -16,7 +16,7 @@ from pymllm.probing.records import Answer, Figures, Way
 
 @dataclass(frozen=True, slots=True)
 class AnswerSeen:
-    """The context of one answer when its law is checked.
+    """The circumstances of one answer that a law is checked on.
 
     ``own`` and ``any`` are the longest prefixes of its prompt that its namespace, and any namespace, has
     seen since the cache was emptied; ``None`` where earlier contents of the cache are unknown. ``before`` is
@@ -39,17 +39,17 @@ class AnswerSeen:
 
     @property
     def prompt(self) -> int:
-        """Tokens of the prompt, with the tokens that the server adds in front."""
+        """The number of prompt tokens, including tokens that the server puts in front."""
         return max(len(self.answer.prompt), self.answer.prompt_tokens or 0)
 
     @property
     def added(self) -> int:
-        """Tokens that the server has put before the prompt, such as the beginning of a sequence."""
+        """The number of tokens that the server put before the prompt, such as a start token."""
         return self.prompt - len(self.answer.prompt)
 
     @property
     def is_left_over(self) -> bool:
-        """Whether more is cached than its namespace has seen since the reset, and no more than before."""
+        """Whether more is cached than its namespace has seen since the reset, but no more than before it."""
         cached, seen, before = self.answer.cached, self.own, self.before
         if cached is None or seen is None or before is None:
             return False
@@ -58,7 +58,7 @@ class AnswerSeen:
 
 @dataclass(frozen=True, slots=True)
 class FiguresSeen:
-    """The metrics of a server, beside the sums of requests since the first look at them.
+    """The metrics of a server, with the sums of the requests since the first reading.
 
     Sums lie between two bounds where streams were dropped: nobody tells how far those came.
     """
@@ -71,14 +71,14 @@ class FiguresSeen:
 
 
 LAWS: dict[str, TextLaw] = {}
-"""By id, in the specification's order."""
+"""The laws by id, in the specification's order."""
 
 _law = enter_in(LAWS)
 
 EXACT_REUSE = "exact-reuse"
-"""The claim that what is served from the cache is a prefix, as it was computed."""
+"""The claim that everything served from the cache is a prefix, exactly as it was computed."""
 CLAIMS: dict[str, tuple[str, ...]] = {EXACT_REUSE: ("V1", "V5")}
-"""Claims that a server may not make, with the laws that fall with them; V3 keeps its first half."""
+"""Claims that a server may not make, with the laws that then do not apply; V3 keeps its first half."""
 
 
 @_law
@@ -329,7 +329,7 @@ def v7(seen: FiguresSeen) -> Found:
 
 
 def _counts_prompt(seen: AnswerSeen) -> Found:
-    """Ask the part of V7 that one answer can break."""
+    """Check the part of law V7 that a single answer can break."""
     told = seen.answer.prompt_tokens
     if told is None or seen.lead is None:
         return None
@@ -338,9 +338,9 @@ def _counts_prompt(seen: AnswerSeen) -> Found:
 
 
 OF_ANSWERS: dict[str, TextCheck] = {"V3": v3, "V5": v5, "V4": v4, "V7": _counts_prompt}
-"""The laws of what an answer tells of itself, in the order in which they are asked."""
+"""The laws about an answer's own reports, in the order in which they are checked."""
 OF_COMPARED: dict[str, TextCheck] = {"V2": v2, "V1": v1}
-"""The laws of an answer beside the same request cold and alone, likewise."""
+"""The laws that compare an answer with the same request made cold and alone, in order."""
 OF_FIGURES: dict[str, TextCheck] = {"V6": v6, "V7": v7}
 """The laws of metrics."""
 

@@ -1,4 +1,4 @@
-"""The player of a program: operations in, a history out."""
+"""The player of a probe's program: carries out operations and returns a history."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pymllm.probing.heard import Heard  # which needs pyzmq
 
 REST_SECONDS = 10.0
-"""How long a server may take to come to rest."""
+"""Seconds within which a server must become idle."""
 
 _BETWEEN_LOOKS = 0.05
 
 
 class Player:
-    """Plays operations one after the other, and keeps what came of them.
+    """A player that carries out operations one by one, and keeps their outcomes.
 
     ``cold`` is asked what ``other`` wants cold, or the server itself. Namespaces get texts that no other
     play has used, so that a server never needs a restart between two plays where it keeps namespaces apart.
@@ -66,7 +66,7 @@ class Player:
         self.steps: list[Step] = []
 
     def play(self, operations: Iterable[Operation]) -> None:
-        """Play operations; what was done before a failure stays in `steps`."""
+        """Play operations; steps done before a failure stay in `steps`."""
         with ThreadPoolExecutor(64) as threads:
             for operation in operations:
                 self.steps.append(self._hear(self._step(operation, threads)))
@@ -74,7 +74,7 @@ class Player:
                     self._tell(self._requests)
 
     def _hear(self, step: Step) -> Step:
-        """Add the events that came of a step."""
+        """Add the events that a step caused."""
         if self._heard is None:
             return step
         rests = not isinstance(step.operation, Drop) or self._rest().rests  # it may go on for a while
@@ -144,7 +144,7 @@ class Player:
         return Step(operation=look, figures=figures)
 
     def _rest(self) -> Figures:
-        """Wait until the server rests, if it is not shared, and return its metrics."""
+        """Wait until the server is idle, unless others use it, and return its metrics."""
         until = time.monotonic() + (0.0 if self._is_shared else REST_SECONDS)
         figures = self._client.figures()
         while not figures.rests and time.monotonic() < until:

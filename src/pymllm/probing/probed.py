@@ -11,7 +11,7 @@ from pymllm.probing.records import History
 
 @dataclass(slots=True)
 class Probed:
-    """The result of a probe: the history, its judgement, and the cause of an early end, if any."""
+    """The result of a probe: the history, its judgement, and the cause of any early end."""
 
     history: History
     judgement: Judgement
@@ -24,5 +24,5 @@ class Probed:
 
     @property
     def requests(self) -> int:
-        """Requests that were made, without those asked again cold."""
+        """The number of requests made, without cold repetitions."""
         return requests_of(self.history.program)

@@ -8,27 +8,27 @@ from random import Random
 from pymllm.probing.records import Ask, Burst, Cold, Drop, Look, Operation, Reset, asks_of
 
 TOKENS = range(32, 127)
-"""Ids that prompts are made of: printable ASCII where ids are bytes, ordinary tokens of most vocabularies."""
+"""Token ids for prompts: printable ASCII where ids are bytes, common tokens of most vocabularies."""
 
 _PAGES = (16, 32, 64)
-"""Usual sizes of pages, at whose multiples prompts are cut: nobody tells the real one."""
+"""Usual page sizes, at whose multiples prompts are cut, since servers do not report theirs."""
 _CUT_OUT = 8
-"""Tokens that are cut out of the middle of a prompt."""
+"""The number of tokens cut from the middle of a prompt."""
 _CROSSED = 0.2
-"""Share of the prompts that go on as another one of their namespace, from a page's end on."""
+"""The share of prompts that continue, from a page's end on, as another prompt of the namespace."""
 _SALTS = ("", "", "a", "b")
 _ROUND = 15
-"""Requests in a row, before they are asked again cold."""
+"""The number of requests in a row before their cold repetition."""
 _RESETS = 0.4
-"""Share of the rounds that begin with a reset; a request of before it is the first one behind it."""
+"""The share of rounds that begin with a reset, after which an earlier request comes first."""
 _MEASURED, _TIMES = 3, 3
-"""Prompts whose spread is measured, and how often each is asked alone."""
+"""The number of prompts whose spread is measured, and of lone requests for each."""
 _FURTHER = 4
-"""Tokens that go on with an answer in the measurement."""
+"""The number of tokens by which the measurement extends an answer."""
 
 
 class Generator:
-    """Draws a program in rounds: a measurement first, then rounds without end.
+    """A generator of a probe's program: a measurement first, then an endless series of rounds.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Generator:
         self._known: list[Ask] = []
 
     def measure(self) -> tuple[Operation, ...]:
-        """Return the operations that measure the spread: prompts cold, alone and in company, and just cached.
+        """Return the operations that measure the spread: prompts cold, alone, in parallel, and just cached.
 
         What was just cached is the beginning of a prompt, a prompt with its answer, and a whole prompt.
         """
@@ -75,7 +75,7 @@ class Generator:
         return (Look(), *asks, *alone, Cold(tuple(ask.id for ask in whole)), Look())
 
     def round(self, requests: int) -> tuple[Operation, ...]:
-        """Draw at most so many requests, and ask each of them again cold; those of a burst at once, too."""
+        """Draw a number of requests, and repeat each of them cold; those of a burst also in parallel."""
         asked, operations = 0, list[Operation]()
         most = min(requests, _ROUND)
         if self._known and self._can_reset and self._random.random() < _RESETS:
@@ -94,7 +94,7 @@ class Generator:
         return (*operations, Look(), *colds, Look())
 
     def rounds(self, requests: int | None) -> Iterator[tuple[Operation, ...]]:
-        """Yield rounds, of so many requests together; without end where none are given."""
+        """Yield rounds with so many requests in total; endless if no number is given."""
         left = requests
         while left is None or left > 0:
             operations = self.round(_ROUND if left is None else left)
@@ -140,7 +140,7 @@ class Generator:
         return ask
 
     def _cross(self, known: Sequence[Ask]) -> tuple[int, ...]:
-        """Return, now and then, an earlier prompt behind the beginning of another one; else nothing.
+        """Return, in some draws, the beginning of one prompt followed by an earlier prompt, or nothing.
 
         They meet at the end of a page, and a page of the earlier prompt follows whole. So a server that knows
         pages by their own tokens, by their place, or by the length and the last tokens of a prompt has both
@@ -162,7 +162,7 @@ class Generator:
         return (*begun, *rest)
 
     def _cut(self) -> int:
-        """Return a length of a prefix: at a page's end, just before or behind it, or anywhere."""
+        """Draw the length of a prefix: at a page's end, just before or after it, or anywhere."""
         page = self._random.choice(_PAGES)
         at = page * self._random.randint(1, max(1, self._longest // page)) + self._random.choice((-1, 0, 1))
         if self._random.random() < 0.2:
@@ -184,5 +184,5 @@ class Generator:
 
 
 def requests_of(operations: tuple[Operation, ...]) -> int:
-    """Return how many requests a program makes, dropped ones among them, without those asked again cold."""
+    """Return the number of requests in a program, including dropped ones but without cold repetitions."""
     return sum(len(asks_of(it)) + isinstance(it, Drop) for it in operations)

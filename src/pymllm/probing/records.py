@@ -1,4 +1,4 @@
-"""The language of a probe: what is asked of a server, what came of it, and the file that keeps both."""
+"""The records of a probe: operations on a server, their outcomes, and the file that holds both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Operation: TypeAlias = Ask | Drop | Burst | Cold | Reset | Look
 
 
 def asks_of(operation: Operation) -> tuple[Ask, ...]:
-    """Return the requests that an operation makes, those of the dropped stream left out."""
+    """Return the requests that an operation makes; none for a dropped stream."""
     if isinstance(operation, Ask):
         return (operation,)
     return operation.asks if isinstance(operation, Burst) else ()
@@ -71,7 +71,7 @@ def asks_of(operation: Operation) -> tuple[Ask, ...]:
 # -- what came of it ---------------------------------------------------------------------------------------
 
 Token: TypeAlias = int | str
-"""Its id, or its text where the server tells no ids."""
+"""The id of a token, or its text if the server reports no ids."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> tuple[int, ...] | None:
-        """The ids of the answer; ``None`` where they are not told."""
+        """The ids of the answer's tokens; ``None`` if the server does not report them."""
         ids = tuple(place.token for place in self.places if isinstance(place.token, int))
         return ids if len(ids) == len(self.places) else None
 
@@ -116,7 +116,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rests(self) -> bool:
-        """Whether nothing that is told says that the server is at work."""
+        """Whether no reported figure shows that the server is working."""
         return not any((self.running, self.waiting, self.memory))
 
 
@@ -159,7 +159,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMAT: Literal["pymllm-probe"] = "pymllm-probe"
-"""What every file says of itself."""
+"""The name of the format, which every file states."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct):
-    """The name of a format, and nothing else of a line."""
+    """A record that reads only the name of a line's format."""
 
     format: str
 
@@ -203,7 +203,7 @@ class History(msgspec.Struct, frozen=True):
 
     @property
     def program(self) -> tuple[Operation, ...]:
-        """The operations alone."""
+        """The operations of the history, without outcomes."""
         return tuple(step.operation for step in self.steps)
 
 
@@ -211,7 +211,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def dump_history(history: History) -> str:
-    """Return the lines of a file: the head, then a line for each step."""
+    """Return a history as lines: the head, then a line for each step."""
     records: Iterable[msgspec.Struct] = (history.head, *history.steps)
     return "".join(f"{msgspec.json.encode(record).decode()}\n" for record in records)
 
@@ -222,7 +222,7 @@ def write_history(history: History, path: Path) -> None:
 
 
 def is_probe(path: Path) -> bool:
-    """Tell whether a file begins as one of a probe; False also where it cannot be read."""
+    """Tell whether a file begins like a probe's history; false also for an unreadable file."""
     try:
         with path.open("rb") as file:
             first = file.readline(_HEAD_MOST)
@@ -232,7 +232,7 @@ def is_probe(path: Path) -> bool:
 
 
 def probe_schema() -> dict[str, Any]:
-    """Describe one line of a file, head or step, as a JSON schema."""
+    """Return the JSON schema of a line of a probe's history, head or step."""
     _, parts = msgspec.json.schema_components((Head, Step), ref_template="#/$defs/{name}")
     head = parts["Head"]
     head["required"] = ["format", "version", *head["required"]]
@@ -247,7 +247,7 @@ def probe_schema() -> dict[str, Any]:
 
 
 def read_history(path: Path) -> History:
-    """Read a history from an untrusted file; `TraceError` names an invalid line."""
+    """Read a history from an untrusted file; raise `TraceError` for an invalid line."""
     lines = read_lines(path)
     head = next((_decoded(path, number, line, Head) for number, line in lines), None)
     if head is None:
@@ -256,7 +256,7 @@ def read_history(path: Path) -> History:
 
 
 def _checked(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Step]:
-    """Yield the steps; refuse a second request of the same name, and what names no earlier request."""
+    """Yield the steps; raise an error for a repeated request name, or a reference to no earlier request."""
     known: set[int] = set()
     for number, line in lines:
         step = _decoded(path, number, line, Step)

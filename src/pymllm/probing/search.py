@@ -1,4 +1,4 @@
-"""A whole probe: the measurement, rounds of requests until a law is broken, and the smallest program."""
+"""A whole probe: the measurement, rounds of requests until a law breaks, and the shrinking."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUBSCRIBED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePlan:
-    """The plan of a probe: requests or minutes, and the laws to judge."""
+    """The plan of a probe: the number of requests or minutes, and the laws to judge."""
 
     seed: int = 0
     requests: int | None = 60
@@ -42,7 +42,7 @@ class ProbePlan:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The server that is judged, a second one for cold requests if any, and how the first one is renewed.
+    """The server under test, a second one for cold requests if any, and the way to renew the first.
 
     ``renew`` returns a client of a server without any contents; ``None``: its cache is emptied, or its
     namespaces are fresh, where it has either.
@@ -55,18 +55,18 @@ class Servers:
     heard: Heard | None = None  # the events of its cache
 
     def player(self, now: Client | None = None, tell: Tell | None = None) -> Player:
-        """Return a player on the server, or on what was made of it."""
+        """Return a player on the server, or on its renewed client."""
         return Player(now or self.client, self.way, self.other, tell, self.heard)
 
     def empty(self) -> None:
-        """Empty the server's cache if it can be emptied, and drop the events heard so far."""
+        """Empty the server's cache if possible, and discard the events received so far."""
         if self.heard is not None:
             self.heard.take()
         if self.client.reset_path is not None:
             self.client.reset()
 
     def await_events(self) -> None:
-        """Empty the cache repeatedly until an event arrives, since a new subscription takes a while."""
+        """Empty the cache repeatedly until an event arrives, since a new subscription takes time."""
         end = time.monotonic() + _SUBSCRIBED_SECONDS
         while self.heard is not None and not self.heard.has_heard and time.monotonic() < end:
             if self.client.reset_path is None:
@@ -76,7 +76,7 @@ class Servers:
 
     @property
     def way(self) -> Way:
-        """The way to make requests cold; `UsageError` where there is none."""
+        """The way to make requests cold; raises `UsageError` if there is none."""
         if self.other is not None:
             return "other"
         if not self.client.ways:
@@ -88,7 +88,7 @@ class Servers:
 
 
 def probe(servers: Servers, plan: ProbePlan, tell: Tell | None = None) -> Probed:
-    """Probe a server with random programs, until a law is broken, or as long as the plan says."""
+    """Probe a server with random programs until a law breaks or the plan ends."""
     client = servers.client
     generator = Generator(
         plan.seed,
@@ -127,7 +127,7 @@ def play_again(servers: Servers, history: History, plan: ProbePlan, tell: Tell |
 def _played(
     servers: Servers, player: Player, play: Callable[[], None]
 ) -> tuple[str | None, KeyboardInterrupt | None]:
-    """Play on an emptied cache; return what ended it early. Before the first answer that is raised."""
+    """Play on an emptied cache; return the error that ended the play early, if answers preceded it."""
     try:
         servers.await_events()
         servers.empty()
@@ -142,7 +142,7 @@ def _played(
 
 
 def shrink(servers: Servers, probed: Probed, seconds: float, tell: Tell | None = None) -> None:
-    """Look for the smallest program that breaks the same law, and keep it in ``probed``.
+    """Search for the smallest program that breaks the same law, and store it in ``probed``.
 
     An interrupt ends the search; the smallest program so far is kept, and so is the interrupt.
     """

@@ -16,19 +16,19 @@ from pymllm.probing.records import Ask, Burst, Cold, Drop, History, Operation, R
 
 Program: TypeAlias = tuple[Operation, ...]
 Play: TypeAlias = Callable[[Program], Sequence[Step]]
-"""Plays a program on a server as good as new, and returns its steps."""
+"""A function that plays a program on a server as good as new, and returns its steps."""
 
 _TRIES = 250
 _PLAYS = 3
 _RELATED = 8
-"""Tokens with which two prompts begin alike, where that is no chance."""
+"""The number of equal first tokens from which two prompts are related rather than alike by chance."""
 _BETWEEN = 8
-"""Latest requests that are tried, each alone, between the two that have most in common."""
+"""The number of latest requests that are tried, one at a time, between the two most similar ones."""
 
 
 @dataclass(slots=True)
 class Shrinker:
-    """Tries smaller programs, until none of them shows the law broken, or tries or time are used up.
+    """A shrinker that tries smaller programs until none breaks the law, or its tries or time are used up.
 
     ``history`` has the head that each try is judged with, its tolerance fixed. ``tell`` is told the number
     of tries.
@@ -44,7 +44,7 @@ class Shrinker:
     _end: float = 0.0
 
     def shrink(self, step: int) -> History | None:
-        """Return the history of the smallest program found; ``None`` where nothing shows the law again.
+        """Return the history of the smallest program found; ``None`` if no program breaks the law again.
 
         The violation was at ``step``, counted from 1: later steps are left out.
         """
@@ -65,12 +65,12 @@ class Shrinker:
         return self.smallest
 
     def confirm(self, play: Play) -> bool:
-        """Return whether the smallest program shows the law when it is played so, in a few plays; keep it."""
+        """Tell whether the smallest program, played as it is, breaks the law within a few plays."""
         self.play = play
         return self.smallest is not None and any(self._shows(self._program()) for _ in range(_PLAYS))
 
     def _pass(self, candidates: Callable[[Program], Iterator[Program]]) -> None:
-        """Try candidates until none shows the law; after one that does, go on where it left off."""
+        """Try candidates until none breaks the law; after one that does, continue from the same place."""
         before = None
         while before != self._program() and not self.is_over:
             before = self._program()
@@ -96,7 +96,7 @@ class Shrinker:
 
     @property
     def is_over(self) -> bool:
-        """Whether tries or time are used up, so that a smaller program may have been missed."""
+        """Whether tries or time are used up, so that a smaller program may exist."""
         return self.tries >= _TRIES or time.monotonic() > self._end
 
     def _shows(self, program: Program) -> bool:
@@ -115,7 +115,7 @@ class Shrinker:
 
 
 def as_sent(steps: Sequence[Step]) -> Program:
-    """Return a program in which each prompt stands as it was sent, and names no other request."""
+    """Return a program with each prompt written out as it was sent, without references."""
     operations = list[Operation]()
     for step in steps:
         operation = step.operation
@@ -134,7 +134,7 @@ def as_sent(steps: Sequence[Step]) -> Program:
 
 
 def _tidied(program: Program) -> Program:
-    """Leave out what asks again for requests that are no longer made."""
+    """Remove the cold repetitions of requests that are no longer made."""
     known: set[int] = set()
     kept = list[Operation]()
     for operation in program:
@@ -149,7 +149,7 @@ def _tidied(program: Program) -> Program:
 
 
 def _few(program: Program) -> Iterator[Program]:
-    """Yield the request that is asked cold last, behind the one that it has most in common with.
+    """Yield the last cold request, preceded by the request with which it has most in common.
 
     Then behind all that it has a beginning in common with. Then with one more between the two, the latest
     first, which may take the memory of the other: one of the same burst, too.
@@ -173,13 +173,13 @@ def _few(program: Program) -> Iterator[Program]:
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two prompts begin with alike."""
+    """Return the number of first tokens in which two prompts agree."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
 
 
 def _with_fewer_steps(program: Program) -> Iterator[Program]:
-    """Yield the program without some of its steps in a row, many first."""
+    """Yield the program without some consecutive steps, longest runs first."""
     size = len(program) // 2
     while size:
         for at in range(0, len(program), size):
@@ -188,7 +188,7 @@ def _with_fewer_steps(program: Program) -> Iterator[Program]:
 
 
 def _with_simpler_steps(program: Program) -> Iterator[Program]:
-    """Yield the program with a simpler step: a burst taken apart, a stream read to its end, one namespace."""
+    """Yield the program with a simpler step: a burst split, a stream read to its end, a single namespace."""
     for at, operation in enumerate(program):
         before, behind = program[:at], program[at + 1 :]
         if isinstance(operation, Burst):
@@ -206,7 +206,7 @@ def _with_simpler_steps(program: Program) -> Iterator[Program]:
 
 
 def _with_shorter_prompts(program: Program) -> Iterator[Program]:
-    """Yield the program with fewer tokens: the same places cut out of all prompts, then single tails."""
+    """Yield the program with fewer tokens: equal places cut from all prompts, then single ends."""
     longest = max((len(ask.tokens) for ask in _all_asks(program)), default=0)
     most = max((ask.max_tokens for ask in _all_asks(program)), default=0)
     for tokens in (1, 2, 4):
@@ -229,7 +229,7 @@ def _with_shorter_prompts(program: Program) -> Iterator[Program]:
 
 
 def with_other_tokens(program: Program, random: Random) -> Program:
-    """Exchange the tokens of all prompts for each other, so that no cache has them yet."""
+    """Replace the tokens of all prompts consistently, so that no cache has them yet."""
     ids = [*TOKENS]
     others = dict(zip(ids, random.sample(ids, len(ids)), strict=True))
 

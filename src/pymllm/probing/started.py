@@ -1,4 +1,4 @@
-"""A server that a probe starts itself, and starts again between two tries."""
+"""A server that a probe starts itself, and restarts between two tries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BETWEEN_LOOKS = 0.1
 
 
 class StartedServer:
-    """The process of a command, in a group of its own, which is ended as a whole.
+    """The process of a command in a process group of its own, which is ended as a whole.
 
     ``seconds`` is the longest time until it answers.
     """
@@ -35,7 +35,7 @@ class StartedServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, http: httpx.Client, api: str, waiting: Callable[[int], None] | None = None) -> Client:
-        """End the process, if there is one, start it, and return a client once the server answers."""
+        """End any running process, start a new one, and return a client once the server answers."""
         self.end()
         if _listens(http):
             raise NotServed(f"{http.base_url} answers already; end that server, --start starts its own")
@@ -64,7 +64,7 @@ class StartedServer:
             time.sleep(_BETWEEN_LOOKS)
 
     def end(self) -> None:
-        """End the process and all that it has started."""
+        """End the process and all processes that it started."""
         process, self._process = self._process, None
         if process is None:
             return

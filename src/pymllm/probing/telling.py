@@ -1,4 +1,4 @@
-"""A program of requests as lines for people, and as a script of curl calls."""
+"""A program of requests as readable lines, and as a shell script of curl calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUN = "@RUN@"  # replaced by a variable of the script
 
 
 def lines_of(history: History) -> list[str]:
-    """Return a line for each request, which names what its prompt has in common with an earlier one."""
+    """Return a line for each request, with the part of its prompt shared with an earlier one."""
     lines, before = list[str](), list[Ask]()
     program = as_sent(history.steps)
     for number, (operation, step) in enumerate(zip(program, history.steps, strict=True), 1):
@@ -52,7 +52,7 @@ def _said(ask: Ask, before: Sequence[Ask]) -> str:
 
 
 def curl_script(history: History, client: Client, url: str) -> str:
-    """Return a program as a script of a shell; each answer is printed on a line of its own."""
+    """Return a program as a shell script, which prints each answer on a line of its own."""
     return "\n".join([*_head(history, url), *_calls(history, client), ""])
 
 

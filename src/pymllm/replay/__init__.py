@@ -1,1 +1,1 @@
-"""Replays of recorded or made requests, grids of them, and curves over capacity."""
+"""Replays of recorded or generated requests, grids of replays, and curves over capacity."""

@@ -1,4 +1,4 @@
-"""A cell of a grid of replays, one run or one ceiling: what its result follows from, and is kept as."""
+"""A cell of a grid of replays: one run, or one upper bound of hits, with the key of its stored result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A finished, broken-off or interrupted replay, with a plan that lacks no default.
+    """A finished, stopped or interrupted replay, with all defaults of its plan filled in.
 
     An interrupt leaves the run that it ended as far as it came. ``kept`` of its runs were in a file before.
     """
@@ -37,7 +37,7 @@ class Replayed:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cache with one policy at one point of a grid; without a cache, the ceiling of hits there.
+    """A cache with a policy at one point of a grid; or, without a cache, the upper bound of hits there.
 
     A trace was read once, into ``requests``; a named workload is made where it is
     played. ``content`` and ``source`` are digests of the requests and of a stranger's policy; nobody needs
@@ -51,12 +51,12 @@ class Cell:
 
     @property
     def is_ceiling(self) -> bool:
-        """Tell whether the cell has no cache."""
+        """Whether the cell computes the upper bound of hits, and has no cache."""
         return not self.plan.caches
 
     @property
     def title(self) -> str:
-        """The title of the cell, among the cells of its workload."""
+        """The title of the cell, unique among the cells of its workload."""
         name = "ceiling" if self.is_ceiling else column_of(*self.plan.columns[0])
         return f"{name} (page size {self.plan.page_size}, capacity {self.plan.capacity})"
 
@@ -80,7 +80,7 @@ KeptReplays = KeptResults[Cell, Result]
 
 
 def versions_of_run() -> dict[str, str]:
-    """Return the versions on which a replay's numbers may depend."""
+    """Return the versions of packages that may change a replay's numbers."""
     return {
         "pymllm": __version__,
         "python": platform.python_version(),
@@ -90,12 +90,12 @@ def versions_of_run() -> dict[str, str]:
 
 
 def keep_replays(path: Path) -> KeptReplays:
-    """Open a file that keeps runs and ceilings for the same requests, options and source of a policy."""
+    """Open a file that keeps runs and bounds for equal requests, options and policy sources."""
     return KeptResults(path, _WORK, versions_of_run())
 
 
 def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
-    """Return a digest of a settled plan's requests, independent of their file's name.
+    """Return a digest of a settled plan's requests, whatever the name of their file.
 
     Those that were read count, so that the options of reading need not. A named workload's are made by this
     package, and follow from its name, number, seed and capacity.
@@ -109,7 +109,7 @@ def digest_content(plan: ReplayPlan, requests: Sequence[Request]) -> str:
 
 
 def digest_policies(plan: ReplayPlan) -> dict[str, str]:
-    """Return a digest of the source of each policy from outside this package."""
+    """Return a digest of the source of each policy outside this package."""
     named = {policy: policy.partition(":")[0] for policy in plan.eviction_policies if ":" in policy}
     return {policy: digest_modules([module]) for policy, module in named.items()}
 

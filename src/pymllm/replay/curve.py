@@ -1,4 +1,4 @@
-"""Hit rates over many capacities in one pass: what a serial replay of `RadixCache` counts at each, exactly.
+"""Hit rates at many capacities in one pass, exactly as serial replays of `RadixCache` count them.
 
 A serial replay (`pymllm.replay.serial`) makes every page of a prompt the most recent, and evicts whole
 leaves, the least recent first. So in a cache of any capacity a page is there if, and only if, it is more
@@ -30,14 +30,14 @@ from typing import Final
 from pymllm.workloads.request import Request
 
 _DEPTHS: Final = 1 << 32
-"""More than there are pages in a prompt. A page's age is its depth minus its last use times this."""
+"""A factor larger than any prompt's pages: the age of a page is its depth minus this times its last use."""
 
 _NEVER: Final = -1
 _SWEEP_EVERY: Final = 1024  # requests between two looks for what no cache has any more
 
 
 class _Segment:
-    """Pages that were never divided: those from ``start`` to ``end``, counted from the root, its own parent.
+    """Consecutive pages that were never split: from ``start`` to ``end``, counted from the root.
 
     ``edge``: ids of the blocks that these pages lie in. ``used``: number of the last prompt with them;
     ``left_out``: how many of the caches, the smallest ones, did not read that one; ``earlier``: the same two
@@ -78,13 +78,13 @@ class _Segment:
         self.states = 0
 
     def used_by(self, cache: int) -> int:
-        """Return the number of the last prompt with these pages that a cache read."""
+        """Return the number of the last prompt with these pages among those that a cache read."""
         if self.left_out <= cache:
             return self.used
         return next((used for used, left_out in self.earlier if left_out <= cache), _NEVER)
 
     def use(self, number: int, left_out: int) -> None:
-        """Note the latest prompt with these pages, and how many caches left it out."""
+        """Record the latest prompt with these pages, and how many caches did not read it."""
         if left_out:
             before = ((self.used, self.left_out), *self.earlier)
             self.earlier = tuple(it for it in before if it[1] < left_out and it[0] != _NEVER)
@@ -97,7 +97,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The counts of a serial replay at one capacity; the fields are those of `SerialReport`.
+    """The counts of a serial replay at one capacity, with the fields of `SerialReport`.
 
     ``ceiling_tokens`` is ``None`` where nobody asked for it; evictions are ``None`` of requests with a label:
     an eviction is for one request, and of another's tokens.
@@ -114,13 +114,13 @@ class CurvePoint:
 
     @property
     def token_hit_rate(self) -> float:
-        """Hit tokens per prompt token; 0 where nothing was read."""
+        """Hit tokens per prompt token; 0 if no prompt was read."""
         return self.hit_tokens / max(1, self.prompt_tokens)
 
 
 @dataclass(slots=True)
 class _Counts:
-    """The counts of one label: tokens of prompts, else pages.
+    """The counts of requests with one label: tokens for prompts, and pages otherwise.
 
     ``requests``, ``tokens``: by how many caches left the request out. ``shared``: hit by every cache;
     ``hits``: what each one hit beside that. ``ceiling``, ``ceilings``: the same of caches without a limit.
@@ -135,7 +135,7 @@ class _Counts:
 
 
 class _Cache:
-    """The progress of the evictions of one cache, and the amount that they took, in pages.
+    """The progress of evictions in one cache, and the number of pages evicted.
 
     ``room``: pages that are free, if what all caches filled alike (`LruCurve._filled`) is left aside.
     ``oldest``: age of the youngest page that was evicted; what is younger is there. ``at``, ``segment``: the
@@ -156,7 +156,7 @@ class _Cache:
 
 
 class LruCurve:
-    """The hits of caches of several capacities, counted one request after another.
+    """The hits of caches of several capacities, counted request by request.
 
     ``capacities`` are in tokens, and rounded down to whole pages; equal ones count once. All prompts are in
     blocks of ``block_tokens``. Without ``unlimited`` there is no ceiling, and what no cache has any more is
@@ -205,7 +205,7 @@ class LruCurve:
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the requests so far, in order."""
+        """The labels of requests so far, in order."""
         return sorted(label for label in self._labels if label is not None)
 
     @property
@@ -214,7 +214,7 @@ class LruCurve:
         return [count * self._page_size for count in self._pages]
 
     def points(self, label: str | None = None) -> list[CurvePoint]:
-        """Return the counts at each capacity, in order: of all requests, or of those with a label."""
+        """Return the counts at each capacity, in order, for all requests or those with a label."""
         counted = [it for its, it in self._labels.items() if label is None or its == label]
         found = []
         for cache in self._caches:
@@ -235,7 +235,7 @@ class LruCurve:
         return found
 
     def add(self, request: Request, label: str | None = None) -> None:
-        """Let every cache read a request, counted under its label, too, if it has one."""
+        """Have every cache read a request, and count it also under its label if it has one."""
         if request.block_tokens != self._block_tokens:
             raise ValueError(
                 f"request {request.request_id} is in blocks of {request.block_tokens} tokens; "
@@ -252,7 +252,7 @@ class LruCurve:
         namespace: str | int | None = None,
         label: str | None = None,
     ) -> None:
-        """Let every cache read a prompt of ``tokens`` tokens, with its blocks given as bytes.
+        """Have every cache read a prompt of ``tokens`` tokens, with its blocks as bytes.
 
         ``full_length`` decides who leaves it out; of a sample's prompt it is longer than what is read of it.
         """
@@ -299,7 +299,7 @@ class LruCurve:
     # -- the forest ------------------------------------------------------------------------------------------
 
     def _walk(self, root: _Segment, raw: bytes, whole: int) -> list[_Segment]:
-        """Return the segments of a prompt's first pages; the last one ends where the prompt leaves them."""
+        """Return the segments of a prompt's known pages; the last one ends where the prompt leaves them."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         path: list[_Segment] = []
         at, depth = root, 0
@@ -321,7 +321,7 @@ class LruCurve:
         return path
 
     def _shared_blocks(self, raw: bytes, edge: bytes, first: int) -> int:
-        """Count the blocks of a prompt up to the first one in which it differs from an edge, at least one."""
+        """Return the number of blocks that a prompt shares with an edge, at least one."""
         width = self._id_bytes
         same, differs = 1, min(len(edge), len(raw) - first) // width + 1
         while differs - same > 1:
@@ -333,7 +333,7 @@ class LruCurve:
         return first // width + same
 
     def _split(self, lower: _Segment, depth: int) -> _Segment:
-        """Cut a segment in two, and return the upper half; no cache has a node that ends there yet."""
+        """Split a segment in two, and return the upper half, where no cache has a node end yet."""
         page_size, block_tokens, width = self._page_size, self._block_tokens, self._id_bytes
         parent, start = lower.parent, lower.start
         assert parent.children is not None
@@ -352,7 +352,7 @@ class LruCurve:
         return upper
 
     def _use(self, path: list[_Segment], root: _Segment, raw: bytes, whole: int, left_out: int) -> None:
-        """Make a prompt's pages the most recent, adding new pages."""
+        """Make a prompt's pages the most recent, and add new pages."""
         number = self._number
         self._number = number + 1
         for segment in path:
@@ -378,7 +378,7 @@ class LruCurve:
         self._further.append(1)
 
     def _sweep(self) -> None:
-        """Drop the segments that are in no cache any more."""
+        """Remove the segments that no cache holds any more."""
         passed = min(cache.at for cache in self._caches) - self._first
         if passed <= 0:
             return
@@ -399,7 +399,7 @@ class LruCurve:
         return _Counts([0] * (caches + 1), [0] * (caches + 1), [0] * caches, [0] * caches)
 
     def _count_ceiling(self, path: list[_Segment], left_out: int, counts: _Counts) -> None:
-        """Count the hits of an unlimited cache, on the prompts that each capacity admits."""
+        """Count the hits of an unlimited cache on the prompts that each capacity admits."""
         if not left_out and not any(it.fewest for it in path):
             counts.ceiling += path[-1].end if path else 0
             return
@@ -407,7 +407,7 @@ class LruCurve:
             counts.ceilings[cache] += max((it.end for it in path if it.fewest <= cache), default=0)
 
     def _hit_of_all(self, path: list[_Segment]) -> int | None:
-        """Return the number of pages of a prompt that every cache hits; ``None`` if the numbers differ."""
+        """Return the number of a prompt's pages that all caches hit; ``None`` if the numbers differ."""
         if not path:
             return 0
         last = path[-1]
@@ -420,7 +420,7 @@ class LruCurve:
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill the caches that read a prompt; return the caches short of pages, with their missing pages.
+        """Fill the caches that read a prompt; return those short of pages, with the number of missing pages.
 
         Also note where they have ends of nodes now.
         """
@@ -450,7 +450,7 @@ class LruCurve:
         return short
 
     def _evict(self, cache: _Cache, short: int) -> None:
-        """Evict whole nodes of a cache, the least recent first, until so many pages are free."""
+        """Evict whole nodes of a cache, the least recent first, until enough pages are free."""
         at, segment, bit = cache.at, cache.segment, cache.bit
         reads_all = cache.number >= self._most_left_out
         gone = 0
@@ -480,7 +480,7 @@ class LruCurve:
         cache.calls += 1
 
     def _next_used(self, begin: int) -> tuple[int, _Segment]:
-        """Return the next prompt whose end was not used since, and the last segment of the prompt.
+        """Return the next prompt whose end was not used since, and its last segment.
 
         ``begin``: where it is looked for, counted from `_first`. What was found is kept for the other caches:
         an end that was used again has its place in the order of recency elsewhere, and never here again.

@@ -1,4 +1,4 @@
-"""The plan of a curve, checked before heavy modules are loaded; its messages name options."""
+"""The plan of a curve, checked before heavy modules are loaded; error messages name options."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pymllm.replay.plan import NAMED_WORKLOADS, ReplayPlan
 
 Grouping = Literal["kind", "namespace", "length"]
 GROUPINGS: Final[tuple[Grouping, ...]] = ("kind", "namespace", "length")
-"""What requests can be told apart by: what the trace calls them, whose they are, or how long they are."""
+"""Ways to group requests: by the kind in the trace, by namespace, or by length."""
 
 NAMED_REQUESTS: Final = 200
-"""Requests of a named workload, where nobody says how many."""
+"""The default number of requests of a named workload."""
 
 MOST_HELD: Final = 200_000
-"""Requests that are held in memory at most, for what no single pass can tell."""
+"""The greatest number of requests held in memory for results that need several passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePlan:
-    """The options of one ``pymllm curve``, as given; ``None`` where a default depends on the rest.
+    """The options of one ``pymllm curve`` as given; ``None`` for a default that depends on others.
 
     Without ``capacities`` so many ``points`` are chosen. ``eviction_policies`` are those beside ``lru``;
     ``checkpoints`` says of hybrid models where states are kept, and their distance in tokens; ``gpus``
@@ -58,16 +58,16 @@ class CurvePlan:
 
     @property
     def is_named(self) -> bool:
-        """Tell whether the workload is a named workload of this package; ``./chat`` names a file."""
+        """Whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property
     def is_held(self) -> bool:
-        """Tell whether requests are needed more than once and must stay in memory."""
+        """Whether requests are needed more than once and must stay in memory."""
         return self.belady or bool(self.eviction_policies)
 
     def replays(self, capacity: int | None, policies: tuple[str, ...] = ()) -> ReplayPlan:
-        """Return the serial replay of one point."""
+        """Return the serial replay for one point of the curve."""
         return ReplayPlan(
             workload=self.workload,
             mode="serial",
@@ -88,7 +88,7 @@ class CurvePlan:
         )
 
     def check(self) -> None:
-        """Refuse settings that do not fit together, naming the options."""
+        """Raise an error for settings that do not fit together, naming the options."""
         for capacity in self.capacities or (None,):
             self.replays(capacity, self.eviction_policies).check()
         if not self.capacities and not self.is_named and not _is_kept(self.workload):
@@ -109,5 +109,5 @@ class CurvePlan:
 
 
 def _is_kept(place: str) -> bool:
-    """Tell whether a trace can be read again: a file or a folder, and no pipe."""
+    """Tell whether a trace can be read again, as a file or folder can but a pipe cannot."""
     return os.path.isfile(place) or os.path.isdir(place)

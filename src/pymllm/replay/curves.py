@@ -1,4 +1,4 @@
-"""Curves computed: a pass over a trace for all capacities, and replays for what one pass cannot tell."""
+"""The computation of curves: one pass for all capacities, and replays for all other numbers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SLOT_MAX: Final = 2**31 - 1
 
 
 Show = Callable[[str, int, str], AbstractContextManager[Callable[[int], None] | None]]
-"""As `pymllm.replay.replays.Show`."""
+"""A function that shows progress, as `pymllm.replay.replays.Show`."""
 
 
 def _unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
@@ -74,7 +74,7 @@ class Curve:
 
 
 def run_curve(plan: CurvePlan, jobs: int, show: Show = _unseen) -> Curve:
-    """Count the hits of several capacities in one pass; after an interrupt, for the requests read so far.
+    """Count the hits of several capacities in one pass; an interrupt keeps the requests read so far.
 
     A trace is read twice if its capacities are to be chosen. Belady's rule and other policies need all of its
     requests, which are held in memory, and run for each point by itself, in ``jobs`` processes.
@@ -141,7 +141,7 @@ def _hold(plan: CurvePlan, show: Show, total: int) -> list[Request]:
 
 
 def _told(requests: Iterable[Request], tell: Callable[[int], None] | None) -> Iterator[Request]:
-    """Pass requests on, and report their number now and then."""
+    """Yield requests unchanged, and report their number from time to time."""
     done = 0
     for done, request in enumerate(requests, 1):
         yield request
@@ -152,7 +152,7 @@ def _told(requests: Iterable[Request], tell: Callable[[int], None] | None) -> It
 
 
 def _count_requests(plan: CurvePlan) -> int:
-    """Return an upper bound of the requests, for a progress bar; 0 where only reading would tell."""
+    """Return an upper bound on the number of requests for a progress bar; 0 if unknown before reading."""
     if plan.is_named:
         return plan.requests or NAMED_REQUESTS
     path, lines = Path(plan.workload), 0
@@ -173,7 +173,7 @@ def _count_requests(plan: CurvePlan) -> int:
 def _with_capacities(
     plan: CurvePlan, held: Sequence[Request] | None, total: int, show: Show
 ) -> tuple[CurvePlan, int]:
-    """Return the plan with capacities that fit its trace, and the number of requests.
+    """Return the plan with capacities chosen for its trace, and the number of requests.
 
     A pass needs its capacities from the first request on, and they depend on the last one. Reading again is
     the smaller part: a seventh of the whole, where keeping the requests would take 1 KiB for each.
@@ -204,7 +204,7 @@ def _choose(plan: CurvePlan, extent: TraceExtent) -> list[int]:
 
 
 class _Pass:
-    """The caches of all capacities, and the facts about the requests read."""
+    """The caches of all capacities, and facts about the requests read."""
 
     def __init__(self, plan: CurvePlan) -> None:
         self._plan = plan
@@ -222,7 +222,7 @@ class _Pass:
         return sorted({capacity // page_size * page_size for capacity in self._plan.capacities})
 
     def add(self, request: Request) -> None:
-        """Let every cache read a request; the first one sets the block length."""
+        """Have every cache read a request; the first request sets the block length."""
         if self._curve is None:
             self._extent_first = request.arrival_ms
             self._block_tokens = request.block_tokens
@@ -257,7 +257,7 @@ class _Pass:
         return SampledCurve(capacities, plan.page_size, block_tokens, rate=plan.sample, seed=plan.seed)
 
     def _make_of_states(self, block_tokens: int) -> dict[tuple[Keeping, int], StateCurve]:
-        """Make a curve for each kind of checkpoints, from the capacities with room for a block."""
+        """Return a curve for each kind of checkpoints, at the capacities with room for a block."""
         largest = self.capacities[-1]
         for keeping, tokens in self._plan.checkpoints:
             if largest < tokens:
@@ -286,7 +286,7 @@ class _Pass:
     def document(
         self, ceilings: dict[int, float | None], policies: tuple[CurveOfPolicy, ...]
     ) -> CurveDocument:
-        """Return the curve's document; the caller fills in the times."""
+        """Return the document of the curve, in which the caller fills in the times."""
         plan, curve = self._plan, self._curve
         assert curve is not None
         groups: tuple[CurveGroup, ...] = ()
@@ -418,7 +418,7 @@ def _length_class(tokens: int) -> str:
 
 
 def _order_of(label: str) -> tuple[int, str]:
-    """Return the sort key of a label: lengths by length, other names by name."""
+    """Return the sort key of a label: lengths sort by length, other labels by name."""
     return (_LENGTH_NAMES.index(label) if label in _LENGTH_NAMES else 0), label
 
 

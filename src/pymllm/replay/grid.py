@@ -1,4 +1,4 @@
-"""Replays of several sizes: a run of every cache and a ceiling at every point, in parallel processes.
+"""Replays at several sizes in parallel processes: a run for each cache, and an upper bound, per point.
 
 Each is a task of its own. A file keeps what came of it as soon as that is known, and several machines may do
 a part of the tasks each (`pymllm.work.kept`).
@@ -37,7 +37,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ReplayGrid:
-    """Every cache with every page size and capacity, with one run each, and a ceiling for each point.
+    """Replays of every cache at every page size and capacity, with an upper bound of hits for each point.
 
     After an interrupt those that were done by then. ``kept`` of all were in a file before.
     """
@@ -49,7 +49,7 @@ class ReplayGrid:
 
     @property
     def document(self) -> ReplayDocument:
-        """Return one record of all: that of the first, with the runs of all."""
+        """Return one document for all replays: the first one's, with the runs of all."""
         first, documents = self.results[0].document, [one.document for one in self.results]
         plans = [one.plan for one in self.results]
         requests = max(one.workload.requests for one in documents)
@@ -71,19 +71,19 @@ class ReplayGrid:
 def replay(
     plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen, kept: KeptReplays | None = None
 ) -> Replayed | ReplayGrid:
-    """Replay plans that differ in sizes, in parallel processes; a single point's caches run in turn."""
+    """Replay plans that differ in sizes, in parallel processes; at a single point one cache after another."""
     return run_grid(plans, jobs, show, kept) if is_grid(plans) else run_plan(plans[0], show, kept=kept)
 
 
 def is_grid(plans: Sequence[ReplayPlan]) -> bool:
-    """Tell whether plans have several sizes or policies; their table then has ceilings, too."""
+    """Tell whether plans have several sizes or policies, so that their table includes upper bounds."""
     return len(plans) > 1 or len(plans[0].eviction_policies) > 1
 
 
 def run_grid(
     plans: Sequence[ReplayPlan], jobs: int, show: Show = unseen, kept: KeptReplays | None = None
 ) -> ReplayGrid:
-    """Replay every plan with each of its caches, reusing results that ``kept`` has.
+    """Replay every plan with each of its caches, reusing the results in ``kept``.
 
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
     """
@@ -100,7 +100,7 @@ def run_grid(
 def run_shard(
     plans: Sequence[ReplayPlan], shard: Shard, jobs: int, kept: KeptReplays, show: Show = unseen
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Play the cells of a shard, and keep their results in ``kept``; after an interrupt, those until then.
+    """Play the cells of a shard, and store results in ``kept``, even those before an interrupt.
 
     Heavy tasks are dealt first, and each kind of them evenly. Caches at a single point are replayed one after
     another as by `run_plan`, so that their times compare.
@@ -135,12 +135,12 @@ def run_shard(
 
 
 def count_cells(plans: Sequence[ReplayPlan]) -> int:
-    """Count the runs and ceilings of settled plans."""
+    """Return the number of runs and upper bounds in settled plans."""
     return sum(len(plan.columns) for plan in plans) + (len(plans) if is_grid(plans) else 0)
 
 
 def source_of(plans: Sequence[ReplayPlan]) -> str:
-    """Return the source of runs and ceilings beside typed options: for a trace, the bytes of its file."""
+    """Return the source of results besides the typed options: for a trace, the bytes of its file."""
     first = plans[0]
     digest = ""
     if not first.is_named:
@@ -150,7 +150,7 @@ def source_of(plans: Sequence[ReplayPlan]) -> str:
 
 
 def _lay_out(plans: Sequence[ReplayPlan], show: Show, kept: KeptReplays | None) -> list[Cell]:
-    """Return all runs and ceilings, in the order of the document."""
+    """Return all runs and upper bounds, in the order of the document."""
     settled = [settle(plan) for plan in plans]
     first = settled[0]
     # A trace is read once, also from a pipe; a named workload's prompts depend on the capacity.
@@ -173,7 +173,7 @@ def _lay_out(plans: Sequence[ReplayPlan], show: Show, kept: KeptReplays | None) 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The results of cells, the number of them taken from a file, and the interruption of the rest."""
+    """The results of cells, the number taken from a file, and any interruption."""
 
     results: dict[Cell, Result]
     kept: int = 0
@@ -188,7 +188,7 @@ def carry_out(
     show: Show,
     kept: KeptReplays | None = None,
 ) -> Carried:
-    """Play cells in ``jobs`` processes; skip the cells that ``kept`` has, and keep each new result at once.
+    """Play cells in ``jobs`` processes, without those in ``kept``; store each new result there at once.
 
     `UsageError`: a process was lost. The others went on to their end before.
     """
@@ -213,7 +213,7 @@ def _play(cell: Cell) -> Result:
 
 
 def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRow:
-    """Return the ceiling of hit rates at one point of a grid."""
+    """Return the upper bound of hit rates at one point of a grid."""
     capacity = plan.capacity // plan.page_size * plan.page_size
     in_order = plan.mode == "serial"
     replayed = [
@@ -238,7 +238,7 @@ def find_ceiling(plan: SettledPlan, requests: list[Request] | None) -> CeilingRo
 
 
 def _as_replayed(ceiling: CeilingRow, results: Sequence[Replayed]) -> CeilingRow:
-    """Take the ceiling of an engine that ran to its end: it knows what it had to reject."""
+    """Return the upper bound from an engine that ran to its end, which knows the requests it rejected."""
     for run in (run for result in results for run in result.document.runs):
         point = run.config.page_size, run.config.capacity
         if run.finished is not None and point == (ceiling.page_size, ceiling.capacity):

@@ -1,4 +1,4 @@
-"""The bytes of a token's keys and values in a model.
+"""The size in bytes of a token's keys and values in a model.
 
 Counted are layers that keep something of every token. A layer with a sliding window or a recurrent state
 keeps as much of a long sequence as of a short one, and nothing of it is in these numbers.
@@ -16,7 +16,7 @@ from pymllm.replay.plan import pick_name
 GIB: Final = 1 << 30
 
 DTYPES = MappingProxyType({"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "fp32": 32})
-"""Bits of a number by the name of its type."""
+"""The bits of a number, by the name of its type."""
 
 _BITS_PER_BYTE: Final = 8
 
@@ -42,11 +42,11 @@ class KvShape:
 
     @property
     def counted_layers(self) -> int:
-        """Number of layers that keep keys and values of every token."""
+        """The number of layers that keep keys and values of every token."""
         return self.layers // self.every
 
     def bytes_per_token(self, dtype: str, gpus: int = 1) -> float:
-        """Return the bytes of a token, on all GPUs of a tensor-parallel group together.
+        """Return the bytes of a token, summed over all GPUs of a tensor-parallel group.
 
         A head lies on one GPU at least, and a compressed vector on each: more GPUs than heads keep copies.
         Half a byte is one for numbers of four bits.
@@ -62,7 +62,7 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The GPU memory available for purchase: so many bytes on each of 1, 2, 4 and so on up to ``gpus`` GPUs.
+    """The GPU memory to choose from: equal bytes on each of 1, 2, 4 and so on up to ``gpus`` GPUs.
 
     - ``size``: Bytes of one GPU.
     - ``share``: The part of it that a server takes, by vLLM's default 0.9.
@@ -126,7 +126,7 @@ MODELS = MappingProxyType(
         )
     }
 )
-"""Some models by name, as their public configurations describe them."""
+"""Models by name, from their public configurations."""
 
 
 def find_shape(
@@ -137,7 +137,7 @@ def find_shape(
     latent_dim: int | None = None,
     hybrid: int | None = None,
 ) -> KvShape:
-    """Return the named model, or for an empty name the model of given values; refuse values that misfit."""
+    """Return a model by name, or for an empty name by given values; raise an error for misfitting values."""
     described = {
         "layers": layers,
         "kv-heads": kv_heads,

@@ -1,4 +1,4 @@
-"""The plan of a replay, checked before heavy modules are loaded; its messages name options."""
+"""The plan of a replay, checked before heavy modules are loaded; error messages name options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymllm.oracle.models.policy_ranks import POLICY_RANKS
 from pymllm.text_file import cut, did_you_mean
 
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
-"""Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
+"""The keys of `pymllm.workloads.synthetic.WORKLOADS`, repeated to avoid loading that module."""
 
 TRACE_FORMATS = (
     "mooncake",
@@ -26,13 +26,13 @@ TRACE_FORMATS = (
     "pymllm",
     "text",
 )
-"""Keys of `pymllm.traces.registry.FORMATS`, which this module must not load."""
+"""The keys of `pymllm.traces.registry.FORMATS`, repeated to avoid loading that module."""
 
 WRITTEN_FORMATS = ("mooncake", "bailian", "dynamo", "kvsim", "pymllm")
-"""Those of them that are written, too."""
+"""The trace formats that can also be written."""
 
 NESTED_TIMES = ("auto", "relative", "absolute")
-"""Those of `pymllm.traces.weka`."""
+"""The values of `NESTED_TIMES` in `pymllm.traces.weka`."""
 
 _BLOCKS = "blocks"
 _CACHES_OF_STATES = ("mamba", _BLOCKS)
@@ -40,7 +40,7 @@ _TREES = ("radix", "mamba")
 _OF_BLOCKS = ("lru", "ref-zero")
 
 EVICTION_POLICIES = tuple(dict.fromkeys((*POLICY_RANKS, *_OF_BLOCKS)))
-"""Names of ``--eviction-policy``; ``module:Name`` is a stranger's."""
+"""Names for ``--eviction-policy``; ``module:Name`` is a policy outside this package."""
 
 
 def knows_policy(cache: str, policy: str) -> bool:
@@ -56,7 +56,7 @@ _ADVERSARIAL_MAX = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """The options of one ``pymllm replay``, as given; ``None`` where a default depends on the rest.
+    """The options of one ``pymllm replay`` as given; ``None`` for a default that depends on others.
 
     Sizes are tokens: those of the pool are of KV slots. ``check_every`` counts cache operations between two
     walks of the invariants, 0 for none; ``iteration_ms`` is virtual time; ``track_slots`` are states.
@@ -89,7 +89,7 @@ class ReplayPlan:
 
     @property
     def columns(self) -> tuple[tuple[str, str | None], ...]:
-        """Each cache with each policy that it supports, or with ``None`` if it supports none of them."""
+        """Each cache with each policy that it supports, or with ``None`` if it supports none."""
         found: list[tuple[str, str | None]] = []
         for cache in self.caches:
             known = [policy for policy in self.eviction_policies if knows_policy(cache, policy)]
@@ -98,21 +98,21 @@ class ReplayPlan:
 
     @property
     def is_named(self) -> bool:
-        """Tell whether the workload is a named workload of this package; ``./chat`` names a file."""
+        """Whether the workload is a named workload of this package; ``./chat`` names a file."""
         return self.workload in NAMED_WORKLOADS
 
     @property
     def has_states(self) -> bool:
-        """Tell whether any of the caches keeps recurrent states beside KV."""
+        """Whether any of the caches keeps recurrent states beside KV."""
         return any(cache in _CACHES_OF_STATES for cache in self.caches)
 
     @property
     def has_blocks(self) -> bool:
-        """Tell whether any of the caches is a block context, which pauses requests."""
+        """Whether any of the caches is a block context, which pauses requests."""
         return _BLOCKS in self.caches
 
     def check(self) -> None:
-        """Refuse settings that do not fit together, naming the options."""
+        """Raise an error for settings that do not fit together, naming the options."""
         if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
             raise UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
@@ -169,14 +169,14 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledPlan(ReplayPlan):
-    """A plan that was checked and has all sizes: what `pymllm.replay.replays.settle` makes of another."""
+    """A checked plan with all sizes filled in by `pymllm.replay.replays.settle`."""
 
     capacity: int
     content_check: bool
 
 
 def pick_name(asked: str, names: Iterable[str], what: str, others: str = "") -> str:
-    """Return a known name, or refuse an unknown one with the nearest match; ``what`` is the kind of name."""
+    """Return a known name; refuse an unknown one with the nearest match, ``what`` being the kind."""
     known = sorted(names)
     if asked not in known:
         raise UsageError(

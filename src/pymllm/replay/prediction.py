@@ -1,4 +1,4 @@
-"""Predictions of a server's hits, request by request, and the kinds of differences from them.
+"""Predictions of a server's hits for each request, and the kinds of differences from real hits.
 
 The model is that of `pymllm curve`: a radix tree with lru, of whole pages. Each request is served alone, in
 the order in which they were sent, and leaves its prompt and its answer in the cache. A server computes at
@@ -24,7 +24,7 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """An answered request, its predicted hits, and the kind of difference, one of `KINDS`.
+    """An answered request with its predicted hits and the kind of difference, one of `KINDS`.
 
     - ``tokens``: What a server with the whole capacity, and one request at a time, would hit; ``None`` for a
       prompt of more than half the capacity.
@@ -78,7 +78,7 @@ def _kind(cached: int | None, predicted: int, meanwhile: set[int], evicted: bool
 def _while_under_way(
     requests: Mapping[int, Request], in_order: Sequence[Served], config: SerialConfig, seed: int
 ) -> dict[int, set[int]]:
-    """Return the predicted hits of each request when it is sent, and just before its first token.
+    """Return the predicted hits of each request as it was sent, and just before its first token.
 
     A server takes a request up between the two. Prompts are cached by then whose first token had come, and
     answers that had ended.
@@ -104,17 +104,17 @@ def _while_under_way(
 
 
 def _is_long(it: Served, request: Request, capacity: int) -> bool:
-    """Tell whether a request is more than the serial model takes: half of the capacity."""
+    """Tell whether a request exceeds half of the capacity, the limit of the serial model."""
     return request.prompt_length + max(0, it.produced - 1) > capacity // 2
 
 
 def _usable(hit: int, length: int, page_size: int) -> int:
-    """Return the hits that a server can use, which computes one token at least: whole pages of the rest."""
+    """Return the hits that a server can use: whole pages that leave at least one token to compute."""
     return min(hit, (length - 1) // page_size * page_size)
 
 
 def _with_answer(prompt: np.ndarray, it: Served, request: Request) -> np.ndarray:
-    """Return a prompt and its answer without the last token, which nobody computes; unknown ids are new."""
+    """Return a prompt with its answer, except the last token, which is not computed; unknown ids are new."""
     if it.answer is not None and len(it.answer) == it.produced:
         answer = np.asarray(it.answer, dtype=prompt.dtype)
     else:
@@ -126,7 +126,7 @@ def _with_answer(prompt: np.ndarray, it: Served, request: Request) -> np.ndarray
 
 
 def kinds_of(predicted: Sequence[Predicted]) -> Iterator[ServedKind]:
-    """Yield the requests of each kind that there is, and their tokens."""
+    """Yield each kind of difference that occurs, with its requests and their tokens."""
     for kind in KINDS:
         its = [it for it in predicted if it.kind == kind]
         if its:
@@ -136,7 +136,7 @@ def kinds_of(predicted: Sequence[Predicted]) -> Iterator[ServedKind]:
 
 
 def differences_in(predicted: Sequence[Predicted], most: int) -> Iterator[ServedDifference]:
-    """Yield the first requests that differ, in the order in which they were sent."""
+    """Yield the first requests that differ, in sending order."""
     differing = [it for it in predicted if it.tokens is not None and it.kind not in ("equal", "not told")]
     for it in differing[:most]:
         yield ServedDifference(
@@ -145,7 +145,7 @@ def differences_in(predicted: Sequence[Predicted], most: int) -> Iterator[Served
 
 
 def first_tokens_of(predicted: Sequence[Predicted]) -> Iterator[TimesToFirst]:
-    """Yield times to the first token, by the share of a prompt that the server hit."""
+    """Yield times to the first token, grouped by the share of a prompt that hit."""
     low = -1.0
     for most in _SHARES:
         times = [

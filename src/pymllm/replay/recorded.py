@@ -9,7 +9,7 @@ from pymllm.traces.text import find_tokenizer
 
 
 def open_recorded(plan: ReplayPlan) -> Trace:
-    """Open the trace that a plan names, with the plan's options of reading."""
+    """Open the trace that a plan names, with the plan's reading options."""
     encode = None if plan.tokenizer is None else find_tokenizer(plan.tokenizer)
     options = ReadOptions(
         plan.block_tokens, encode, plan.nested_times, plan.conversations, plan.turns, plan.lenient

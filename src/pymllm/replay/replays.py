@@ -1,4 +1,4 @@
-"""Replays carried out: requests, and one run per cache over them."""
+"""The execution of replays: loading requests, and running each cache over them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pymllm.workloads.synthetic import WORKLOADS, make_requests
 
 _Progress = Callable[[int], None] | None
 Show = Callable[[str, int, str], AbstractContextManager[_Progress]]
-"""Shows how far something is: a label, how many of what; it gives a function that takes the number done."""
+"""A function of a label, a total and a unit that shows progress, and yields a function to report it."""
 
 _TRACE_CAPACITY = 1_000_000
 _NAMED_REQUESTS = 200
@@ -56,7 +56,7 @@ def unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
 
 
 def settle(plan: ReplayPlan) -> SettledPlan:
-    """Fill in the settings that depend on the workload; refuse an unknown cache, or sizes that do not fit.
+    """Fill in settings that depend on the workload; raise an error for unknown caches or misfitting sizes.
 
     A plan is settled once: one that is comes back as it is.
     """
@@ -85,7 +85,7 @@ def settle(plan: ReplayPlan) -> SettledPlan:
 def cells_of(
     plan: SettledPlan, requests: list[Request] | None, content: str, sources: Mapping[str, str]
 ) -> list[Cell]:
-    """Return a cell for each cache and each policy of a settled plan."""
+    """Return the cells of a settled plan: one for each cache and policy."""
     return [
         Cell(
             replace(plan, caches=(cache,), eviction_policies=(policy,) if policy else ()),
@@ -103,7 +103,7 @@ def run_plan(
     requests: list[Request] | None = None,
     kept: KeptReplays | None = None,
 ) -> Replayed:
-    """Replay one workload through each cache of a plan in turn, reusing results that ``kept`` has.
+    """Replay one workload through each cache of a plan in turn, reusing the results in ``kept``.
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """
@@ -166,7 +166,7 @@ def _run_cell(cell: Cell, requests: list[Request], show: Show) -> Replayed:
 
 
 def load_requests(plan: SettledPlan) -> list[Request]:
-    """Return the requests of a settled plan; those of a named workload depend on its capacity."""
+    """Return the requests of a settled plan, which for a named workload depend on the capacity."""
     if plan.is_named:
         assert plan.requests is not None
         return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)
@@ -197,7 +197,7 @@ def _run_cache(
 
 
 _RANKING = {RankedOrder.first.__code__, RankedOrder.first_of_both.__code__}
-"""Where a stranger's policy is asked, and its ranks are compared; our own policies raise nothing there."""
+"""The code in which an outside policy's ranks are computed and compared, and where its errors arise."""
 
 
 def _engine_config(
@@ -223,7 +223,7 @@ def _engine_config(
 
 
 def _longest_that_fits(requests: list[Request], slots: int) -> int:
-    """Return the columns of the row table: the tokens of the longest request that fits the pool."""
+    """Return the width of the row table: the tokens of the longest request that fits the pool."""
     lengths = (request.prompt_length + request.output_length for request in requests)
     # The last token of an output gets no slot (`pymllm.workloads.live_request`).
     return max((length for length in lengths if length - 1 <= slots), default=1)

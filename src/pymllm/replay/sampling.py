@@ -1,4 +1,4 @@
-"""Sampled curves, for traces that are too long: a share of their blocks, and smaller caches to match.
+"""Curves from samples, for very long traces: a share of the blocks, in proportionally smaller caches.
 
 A block is drawn by a hash of itself and of all blocks before it. So it is in the sample wherever it occurs,
 or nowhere. How often it is used again, and how much of the sample is used in between, is as in the whole
@@ -30,7 +30,7 @@ from pymllm.traces.forest import PrefixForest
 from pymllm.workloads.request import Request
 
 PARTS: Final = 8
-"""Parts of a sample by which its error is estimated."""
+"""The number of parts into which a sample is divided to estimate its error."""
 
 _RANGE: Final = 1 << 64
 _ID_BYTES: Final = 8
@@ -57,7 +57,7 @@ class SampledPoint:
 
 
 class SampledCurve:
-    """An estimate of the hits of caches of several capacities, from a share of the blocks.
+    """The estimated hits of caches of several capacities, from a share of the blocks.
 
     ``rate``: that share, above 0 and at most 1. A capacity must leave a block of room to each of the `PARTS`.
     """
@@ -89,7 +89,7 @@ class SampledCurve:
         self._tokens = [0] * (len(self._halves) + 1)
 
     def add(self, request: Request) -> None:
-        """Let every cache read the sampled blocks of a request."""
+        """Have every cache read the sampled blocks of a request."""
         length, block_tokens = request.prompt_length, self._block_tokens
         left_out = bisect_left(self._halves, length)
         self._requests[left_out] += 1
@@ -130,7 +130,7 @@ class SampledCurve:
         return found
 
     def _rates(self, curve: LruCurve, rate: float) -> list[float]:
-        """Return the adjusted hit rates of a part."""
+        """Return the adjusted hit rates of one part of the sample."""
         rates = []
         for place, point in enumerate(curve.points()):
             expected = rate * sum(self._tokens[: place + 1])
@@ -160,7 +160,7 @@ _MOST_PLACES: Final = 1 << 20
 
 
 class TraceExtent:
-    """The size of a trace: what its capacities should be chosen for.
+    """The size of a trace, from which capacities are chosen.
 
     ``requests``, ``longest_prompt``: what their names say; ``block_tokens``: those of the first request.
     Different prefixes are counted by a forest. Of a trace that is to be sampled they are hashed instead and
@@ -193,13 +193,13 @@ class TraceExtent:
 
     @property
     def footprint(self) -> int:
-        """Tokens of all different prefixes, in whole blocks; of a sample, an estimate of very many."""
+        """The tokens of all different prefixes, in whole blocks; for a large sample an estimate."""
         if self._forest is not None:
             return len(self._forest) * self.block_tokens
         return round(len(self._places) * (_RANGE / (self._limit + 1))) * self.block_tokens
 
     def choose_capacities(self, points: int, page_size: int) -> list[int]:
-        """Choose capacities by equal factors: the first reads every request, the last evicts nothing."""
+        """Choose capacities by equal factors, from one that reads every request to one without evictions."""
         low = max(2 * self.longest_prompt + 2 * page_size, page_size)
         high = max(low, self.footprint + 2 * self.longest_prompt)
         steps = max(1, points - 1)
@@ -211,7 +211,7 @@ class TraceExtent:
 
 
 def hash_places(request: Request, seed: int = 0) -> _Hashes:
-    """Hash each block of a prompt with all blocks before it and the namespace, the same on every machine."""
+    """Hash each block with all blocks before it and the namespace; hashes are equal on all machines."""
     ids = np.asarray(request.block_ids, dtype=np.uint64)
     with np.errstate(over="ignore"):
         terms = _mix(ids + np.uint64(seed)) * _weights(1 << (max(1, ids.size) - 1).bit_length())[: ids.size]
@@ -220,7 +220,7 @@ def hash_places(request: Request, seed: int = 0) -> _Hashes:
 
 @lru_cache(maxsize=64)
 def _weights(count: int) -> _Hashes:
-    """Return odd factors, one for each place in a prompt."""
+    """Return odd factors, one for each block position in a prompt."""
     return _mix(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
@@ -231,7 +231,7 @@ def _of_namespace(namespace: str | int | None) -> int:
 
 
 def _mix(values: _Hashes) -> _Hashes:
-    """Scatter numbers over all of 64 bits (the finalizer of SplitMix64)."""
+    """Mix numbers over all 64 bits (the finalizer of SplitMix64)."""
     with np.errstate(over="ignore"):
         mixed = values + np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""A serial replay: one request after another through cache and allocator, and nothing else.
+"""A serial replay: one request after another through a cache and an allocator, without an engine.
 
 There is no decoding, no batch and no virtual time, so the times are those of the cache and the allocator
 alone, and two correct caches of one kind agree on every count. Counts of other trees may differ by what they
@@ -61,7 +61,7 @@ class SerialConfig:
 
 @dataclass(frozen=True, slots=True)
 class SerialReport:
-    """Counts and times of one serial replay; `msgspec` and `dataclasses.asdict` take it as it is.
+    """Counts and times of one serial replay, which `msgspec` and `dataclasses.asdict` can convert.
 
     - ``config``: As used: the capacity rounded down to whole pages.
     - ``requests``, ``skipped``: Requests replayed, and those left out because their prompt is larger than
@@ -114,7 +114,7 @@ class SerialReport:
 def replay_serially(
     requests: Iterable[Request], config: SerialConfig, *, progress: Callable[[int], None] | None = None
 ) -> SerialReport:
-    """Replay requests one by one, check that nothing was lost, and report (laws E3, E4).
+    """Replay requests one by one, check that no slot was lost, and report (laws E3, E4).
 
     For each request whose prompt is at most half the capacity: match its prompt, hold what was found; evict
     the difference if fewer slots are free than the rest of the prompt needs in whole pages; allocate; insert
@@ -136,7 +136,7 @@ def replay_serially(
 
 @dataclass(slots=True)
 class _Times(CacheTimes):
-    """Nanoseconds of one request, with the allocator's."""
+    """The nanoseconds of one request, including those of the allocator."""
 
     allocator_ns: int = 0
 
@@ -159,7 +159,7 @@ class _Counts:
 
 
 class SerialReplay:
-    """One cache, one allocator, and the trackers, for one request after another."""
+    """One cache and one allocator, with counters, that serve one request after another."""
 
     def __init__(self, config: SerialConfig) -> None:
         known = CACHE_MAKERS.keys()
@@ -197,7 +197,7 @@ class SerialReplay:
 
     @property
     def evicted_tokens(self) -> int:
-        """The tokens that were evicted so far."""
+        """The number of tokens evicted so far."""
         return self._probe.evicted_tokens
 
     def take(self, request: Request) -> None:
@@ -209,11 +209,11 @@ class SerialReplay:
         self._count(request, self.serve(request.prompt(), request.namespace, times), times)
 
     def look(self, tokens: np.ndarray) -> int:
-        """Return how many of the first tokens are cached; what is found counts as used."""
+        """Return the number of leading tokens that are cached, and mark these as used."""
         return self._probe.match(RadixKey(tokens, None), _Times()).prefix_len
 
     def serve(self, tokens: np.ndarray, namespace: str | int | None, times: _Times | None = None) -> int:
-        """Cache the whole pages of some tokens, half the capacity at most; return how many were cached."""
+        """Cache the whole pages of tokens, up to half the capacity; return how many were cached before."""
         key, times = RadixKey(tokens, namespace), times or _Times()
         match = self._probe.match(key, times)
         token = self._probe.lock(match.last_node, times)
@@ -258,7 +258,7 @@ class SerialReplay:
         times.allocator_ns += perf_counter_ns() - began
 
     def _ends(self, match: MatchResult, aligned: int) -> Iterable[int]:
-        """List the lengths to insert, shorter ones first: each leaves a state, where states are kept."""
+        """Return the lengths to insert in ascending order; where states are kept, each leaves a state."""
         page_size = self._config.page_size
         match self._config.keeping:
             case "every":
@@ -290,7 +290,7 @@ class SerialReplay:
             check_allocator(self._allocator)
 
     def check_nothing_lost(self) -> None:
-        """Check E3: with nothing held, pools and cache own everything, to the slot."""
+        """Check law E3: with no holds, the pools and the cache own every slot."""
         cache, available = self._probe.cache, self._allocator.available_size()
         if available + cache.total_size() != self._config.capacity or cache.protected_size():
             raise InvariantViolation(
@@ -301,7 +301,7 @@ class SerialReplay:
             )
 
     def report(self, wall_seconds: float) -> SerialReport:
-        """Sum up what was counted."""
+        """Return the report of the counts."""
         counts, probe, times = self._counts, self._probe, self._counts.times
         totals = [each.total_ns for each in times]
         return SerialReport(
@@ -328,7 +328,7 @@ class SerialReplay:
 
 
 def _left_out(end: int, start: int, adopted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """List the ranges of ``start .. end`` that are not adopted, in order."""
+    """Return the ranges of ``start .. end`` that are not adopted, in order."""
     ranges = []
     for first, last in (*adopted, (end, end)):
         if start < first:

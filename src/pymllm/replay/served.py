@@ -1,4 +1,4 @@
-"""A trace, sent to a running server: prompts made of block ids, by the trace's own clock or one by one.
+"""A trace sent to a running server: prompts made from block ids, on the trace's clock or one by one.
 
 Nothing of the recorded texts is known, so a prompt is made of its block ids: equal blocks have equal tokens,
 drawn from a seed, and others have others. Ids are those of `pymllm.probing.programs.TOKENS`, which servers
@@ -32,14 +32,14 @@ from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, Request
 _REFUSALS = (400, 413, 422)
 _SAID = 300  # letters of what a server says, which has its own bound in them
 _LOOK_SECONDS = 0.2
-"""Longest time without a look at the clock, so that an interrupt is heard."""
+"""The longest sleep in seconds, so that an interrupt is noticed."""
 
 _UNUSED = ("logprobs", "n_probs", "return_logprob", "top_logprobs_num", "logprob_start_len")
-"""Fields that ask for what only a probe needs."""
+"""Request fields that only a probe needs."""
 
 
 def prompt_of(request: Request, seed: int) -> np.ndarray:
-    """Make the tokens of a prompt: int64, shape ``(prompt_length,)``, equal where block and namespace are."""
+    """Return the tokens of a prompt (int64); equal blocks in equal namespaces have equal tokens."""
     digest = hashlib.blake2b(repr(request.namespace).encode(), digest_size=8).digest()
     space = int.from_bytes(digest, "big")
     size = min(request.block_tokens, request.prompt_length)
@@ -72,7 +72,7 @@ class Served(msgspec.Struct, frozen=True, tag="served", tag_field="op"):
 
 
 class ServedHead(msgspec.Struct, frozen=True, tag="pymllm.served", tag_field="schema"):
-    """The first line of a file of results: of which requests, made from which seed."""
+    """The first line of a file of results: a digest of the requests, and the seed of their tokens."""
 
     digest: str
     version: Literal[1] = 1
@@ -87,7 +87,7 @@ _DECODE = msgspec.json.Decoder(Served).decode
 
 @dataclass(slots=True)
 class _Told:
-    """The content of a stream so far."""
+    """The content received from a stream so far."""
 
     cached: int | None = None
     produced: int = 0
@@ -129,7 +129,7 @@ _READERS: dict[str, Callable[[Any, _Told], None]] = {
 def ask(
     http: httpx.Client, client: Client, number: int, prompt: Sequence[int], max_tokens: int, begin: float
 ) -> Served:
-    """Send a request and read the stream of its answer; a server that fails is a `ServerFailed`."""
+    """Send a request and read its streamed answer; a server that fails raises `ServerFailed`."""
     body = client.body(prompt, max_tokens, None, is_cold=False, stream=True)
     body = {name: value for name, value in body.items() if name not in _UNUSED}
     if client.api == "openai":
@@ -181,7 +181,7 @@ def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Play:
-    """The result of a trace sent to a server: one result per request, and the lateness of the client."""
+    """The result of sending a trace: one result per request, and the delay of the client."""
 
     results: dict[int, Served] = field(default_factory=dict)
     most_at_once: int = 0
@@ -192,7 +192,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class PlayPlan:
-    """The way in which a trace is sent.
+    """The plan by which a trace is sent.
 
     ``speed`` divides its times; ``None`` sends one request after another. At most ``most_running`` are under
     way; ``max_tokens`` bounds answers; after ``minutes`` no further request is sent.
@@ -215,7 +215,7 @@ def play(
     keep: Callable[[Served], None] = lambda it: None,
     show: Callable[[int], None] | None = None,
 ) -> Play:
-    """Send the requests without a result, and return all results; ``keep`` takes each new one.
+    """Send the requests that have no result yet, and return all results; ``keep`` receives each new one.
 
     A request that waits for others is sent once they have ended, its delay later. A server that fails ends
     the play, as does an interrupt, and what was answered until then is returned.
@@ -259,7 +259,7 @@ def play(
 
 
 class _Clock:
-    """Tells which request is to be sent, and when: in seconds since the play began."""
+    """The schedule of requests, in seconds since sending began."""
 
     def __init__(self, requests: Sequence[Request], plan: PlayPlan, done: Play) -> None:
         self._is_serial = plan.speed is None
@@ -285,16 +285,16 @@ class _Clock:
 
     @property
     def has_more(self) -> bool:
-        """Whether any request was not taken."""
+        """Whether any request has not been taken."""
         return bool(self._left)
 
     @property
     def next_at(self) -> float:
-        """The time at which the next request is to be sent, as far as it is known."""
+        """The time at which the next request is due, or infinity if none is known."""
         return self._due[0][0] if self._due else float("inf")
 
     def take(self, now: float) -> Request | None:
-        """Return the next request whose time has come."""
+        """Return the next request that is due, or ``None``."""
         if not self._due or self._due[0][0] > now:
             return None
         due, number = heapq.heappop(self._due)
@@ -303,7 +303,7 @@ class _Clock:
         return self._requests[number]
 
     def end(self, served: Served) -> None:
-        """Note that a request ended."""
+        """Record that a request ended, which may make others due."""
         if self._is_serial:
             return
         for number in self._children.pop(served.request, ()):
@@ -322,7 +322,7 @@ class _Clock:
 
 
 def digest_of(requests: Sequence[Request], plan: PlayPlan) -> str:
-    """Return a digest of requests and the seed of their tokens, by which results are known again."""
+    """Return a digest of requests and of the seed of their tokens, which identifies results."""
     digest, encoder = hashlib.sha256(f"{plan.seed} {plan.max_tokens}".encode()), msgspec.msgpack.Encoder()
     for request in requests:
         digest.update(encoder.encode(request))
@@ -330,7 +330,7 @@ def digest_of(requests: Sequence[Request], plan: PlayPlan) -> str:
 
 
 def read_served(path: Path, requests: Sequence[Request], plan: PlayPlan) -> dict[int, Served]:
-    """Return the results of a file by request; a last line that was cut off is left out.
+    """Return the results in a file by request, without an incomplete last line.
 
     A file of other requests is a `UsageError`; one that has something else in it, a `TraceError`.
     """

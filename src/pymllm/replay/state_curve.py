@@ -1,4 +1,4 @@
-"""Hit rates of hybrid models over many capacities: a prefix is reused only where a recurrent state was kept.
+"""Hit rates of hybrid models at many capacities: a prefix is reused only up to a kept recurrent state.
 
 The cache is a `MambaRadixCache` whose pages are as long as the checkpoints are apart, as of engines that
 align both. States are never short: they go with their KV, and `StatePoint.peak_states` says how many there
@@ -68,7 +68,7 @@ class StateCurve(LruCurve):
         namespace: str | int | None = None,
         label: str | None = None,
     ) -> None:
-        """Let every cache read a prompt (`LruCurve.read`), and note each one's number of states then."""
+        """Have every cache read a prompt (`LruCurve.read`), and record each one's number of states."""
         super().read(raw, tokens, full_length, namespace, label)
         if self._keeping == "every":
             self._kept = [
@@ -78,7 +78,7 @@ class StateCurve(LruCurve):
         self._most_kept = list(map(max, self._most_kept, self._kept))
 
     def _hit_of_all(self, path: list[_Segment]) -> int | None:
-        """Return the pages that each cache hits if all of them do, with a state at the end."""
+        """Return the number of pages that all caches hit, with a state at the end; ``None`` if it differs."""
         hit = super()._hit_of_all(path)
         if not path or self._keeping == "every" or path[-1].states == self._everyone:
             return hit
@@ -87,7 +87,7 @@ class StateCurve(LruCurve):
     def _fill_each(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill the caches that read a prompt, evicting before its pages become the most recent."""
+        """Fill the caches that read a prompt, evicting pages before the prompt's become the most recent."""
         if self._keeping == "every":
             return self._fill_pages(path, whole, taken, left_out, counted)
         ends = [0, *(it.end for it in path)]
@@ -118,7 +118,7 @@ class StateCurve(LruCurve):
     def _fill_pages(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill caches that keep a state after each page, and may therefore keep parts of segments."""
+        """Fill caches that keep a state after each page, and may therefore hold parts of segments."""
         short = []
         for cache in self._caches[left_out:]:
             hit = 0
@@ -152,7 +152,7 @@ class StateCurve(LruCurve):
         self._evict_around(cache, short, frozenset())
 
     def _evict_around(self, cache: _Cache, short: int, held: set[_Segment] | frozenset[_Segment]) -> None:
-        """Evict the least recent pages of a cache that are not held, until enough are free."""
+        """Evict the least recent unheld pages of a cache, until enough pages are free."""
         at, segment, bit = cache.at, cache.segment, cache.bit
         gone = 0
         while True:
@@ -188,7 +188,7 @@ class StateCurve(LruCurve):
     def _may_stay(
         self, above: _Segment, cache: _Cache, at: int, held: set[_Segment] | frozenset[_Segment]
     ) -> bool:
-        """Tell whether eviction may stop below a segment: a node's end, and no leaf without a state (M5)."""
+        """Tell whether eviction may stop below a segment: at a node's end that is no bare leaf (M5)."""
         if not above.ends & cache.bit:
             return False
         is_root = above.parent is above

@@ -1,4 +1,4 @@
-"""The blocks of a report: tables, plots, texts and cards, plain data that a page and a terminal draw."""
+"""The blocks of a report (tables, plots, texts and cards) as plain data for a page or a terminal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 from pymllm.report.quantities import log_ticks
 
 GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
-"""Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
+"""Tones of a cell; a word or sign also gives the meaning, for readers who cannot see the colour."""
 
 ENDING = "ending"
-"""Tone of a text that sums up: a terminal has it last."""
+"""The tone of a summary text, which a terminal shows last."""
 
 PAGE, TERMINAL, VERBOSE, BRIEF = "page", "terminal", "verbose", "brief"
-"""Places where a block or a column may be seen only; a terminal is verbose if asked, or else brief."""
+"""Places that alone may show a block or column; a terminal is verbose if asked, and brief otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The content of one table cell: a text with its unit, and its look."""
+    """The content of one table cell: a text with its unit, and its appearance."""
 
     text: str
     tone: str | None = None
@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def spark_points(self) -> str:
-        """The points of the curve, for an SVG of 100 by 24."""
+        """The points of the cell's curve, for an SVG of 100 by 24."""
         low, high = min(self.spark), max(self.spark)
         span, steps = (high - low) or 1.0, max(len(self.spark) - 1, 1)
         return " ".join(
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: numbers stand on the right, and words such as a time are never broken."""
+    """A column of a table: numbers are aligned right, and unbreakable words such as times stay whole."""
 
     name: str
     of: Callable[[Any], Cell | str]
@@ -73,7 +73,7 @@ class Table:
         )
 
     def seen_on(self, place: str) -> Table:
-        """Drop the columns of other places, and in a terminal also empty columns."""
+        """Return the table without columns of other places and, in a terminal, without empty columns."""
         is_seen = [column.only in ("", place) for column in self.columns]
         if place == TERMINAL and self.rows:
             told = (any(it.tone != QUIET for it in cells) for cells in zip(*self.rows, strict=True))
@@ -82,26 +82,27 @@ class Table:
 
 
 def number(name: str, of: Callable[[Any], Cell | str], only: str = "") -> Column:
-    """Make a column of numbers."""
+    """Return a column of numbers."""
     return Column(name, of, True, only=only)
 
 
 def make_table(
     caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False, only: str = ""
 ) -> Table:
-    """Make a table of some objects, a row each."""
+    """Return a table with a row for each of some objects."""
     made = ([column.of(item) for column in columns] for item in items)
     rows = tuple(tuple(Cell(it) if isinstance(it, str) else it for it in row) for row in made)
     return Table(caption, tuple(columns), rows, folded, only)
 
 
 def or_quiet(value: Any, show: Callable[[Any], str] = str, missing: str = "not recorded") -> Cell:
-    """Make a cell of a value, or of words for its absence."""
+    """Return a cell for a value, or with words for a missing value."""
     return Cell(missing, QUIET) if value is None else Cell(show(value))
 
 
 PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
-"""Of lines and marks: told apart on light and dark, and without red against green (after Okabe and Ito)."""
+"""The colours of lines and marks, distinct on light and dark without red against green (after Okabe and
+Ito)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One view of a plot, for the reader to choose: one picture, or small ones beside each other."""
+    """One view of a plot that readers can choose: one picture, or several small ones side by side."""
 
     name: str
     panels: Sequence[Panel]
@@ -148,7 +149,7 @@ class Plot:
 
 
 def legend(*, above: bool = False) -> dict[str, Any]:
-    """Return the layout of a plot's legend, above or below the picture."""
+    """Return the layout of a plot's legend above or below the picture."""
     place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
     return {"showlegend": True, "legend": {"orientation": "h", **place}}
 
@@ -159,12 +160,12 @@ def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, A
 
 
 def scatter(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """Return a line with a mark at each point, unless ``mode`` says otherwise."""
+    """Return a line with a mark at each point, or another form given by ``mode``."""
     return {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": list(y), **more}
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Shorten names by the words with which all of them begin or end: they stand above all of them."""
+    """Shorten names by the words at the start or end that all share and that a title shows once."""
     words = [name.split(" ") for name in names]
     least = min(map(len, words), default=0)
     start = end = 0
@@ -198,7 +199,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card for a result to look at by itself, such as a violation with its program."""
+    """A card for one result, such as a violation with its program."""
 
     kind: ClassVar[str] = "card"
     id: str  # to which cells lead
@@ -212,12 +213,12 @@ class Card:
     note: str = ""  # on the program
 
     def seen_on(self, place: str) -> Card:
-        """Drop the facts of other places."""
+        """Return the card without facts of other places."""
         return replace(self, facts=[fact for fact in self.facts if fact.only in ("", place)])
 
     @property
     def contents(self) -> str:
-        """The whole text of the file."""
+        """The whole text of the card's program file."""
         return "".join(f"{line}\n" for line in self.lines)
 
 
@@ -235,7 +236,7 @@ Part = Block | Tile
 
 
 def seen_on(place: str, parts: Iterable[Part], *, verbose: bool = False) -> Iterator[Part]:
-    """Yield the parts, and columns of tables, that a place shows, page or terminal."""
+    """Yield the parts that a page or a terminal shows, with only the table columns shown there."""
     places = ("", place, VERBOSE if verbose else BRIEF) if place == TERMINAL else ("", place)
     for part in parts:
         if isinstance(part, Table | Text) and part.only not in places:
@@ -256,6 +257,6 @@ class Section:
 
 
 def anchor_of(*words: str) -> str:
-    """Turn words into the id of an element: letters, digits and dashes, different words different ids."""
+    """Return an HTML id for words: letters, digits and dashes; different words have different ids."""
     text = "-".join(words)
     return "".join(c if c.isascii() and c.isalnum() else "-" if c in " -_/" else f"_{ord(c):x}" for c in text)

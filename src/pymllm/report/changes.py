@@ -1,4 +1,4 @@
-"""Changes between two runs of one kind, and the run since which a law is broken in a store."""
+"""The changes between two runs of one kind, and the run since which each law has been broken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RANKS = (Verdict.HOLDS, Verdict.NOT_CLAIMED, Verdict.UNKNOWN, Verdict.VIOLATED)
 
 @dataclass(slots=True)
 class Facts:
-    """The comparable facts of a run: by subject (an adapter, a cache) and law, by name, by id."""
+    """The comparable facts of a run: verdicts, findings, figures, coverage goals and faults."""
 
     source: str
     kind: str  # `compare` searches as `verify` does, and is of its kind
@@ -39,7 +39,7 @@ class Facts:
     faults: dict[str, bool] = field(default_factory=dict)
 
     def take(self, document: object) -> None:
-        """Read the facts of a document."""
+        """Add the facts of a document."""
         match document:
             case VerifyDocument():
                 for adapter in document.adapters:
@@ -74,34 +74,34 @@ class Facts:
                 self.faults |= {row.id: row.caught for row in document.faults}
 
     def judge(self, subject: str, law: str, verdict: Verdict) -> None:
-        """Note a verdict; a law that one document of the run saw broken is broken."""
+        """Record a verdict on a law; a law that any document of the run saw broken stays broken."""
         if self.laws.get((subject, law)) is not Verdict.VIOLATED:
             self.laws[subject, law] = verdict
 
     def find(self, subject: str, law: str | None, message: str) -> None:
-        """Note a broken law, a single finding under any message, or a problem."""
+        """Record a broken law (once, under any message) or a problem."""
         self.findings.setdefault((subject, law, "" if law else message), message)
         if law:
             self.laws[subject, law] = Verdict.VIOLATED
 
     def reach(self, where: str, goals: Mapping[str, int]) -> None:
-        """Note coverage goals that were met."""
+        """Record the coverage goals that were reached."""
         self.reached |= {f"{name} ({where})" for name, times in goals.items() if times}
 
     @property
     def subjects(self) -> set[str]:
-        """The subjects whose laws were tested."""
+        """The subjects, such as adapters, whose laws were tested."""
         return {subject for subject, _ in self.laws}
 
     @property
     def parts(self) -> set[tuple[str, str]]:
-        """The comparable parts of this run: implementations, figures and faults."""
+        """The comparable parts of the run: subjects of laws, figures and faults."""
         laws = {("laws", subject) for subject in self.subjects}
         return laws | {("figure", name) for name in self.figures} | {("fault", id) for id in self.faults}
 
 
 def facts_of(run: Run) -> Facts:
-    """Read the facts of a run."""
+    """Return the facts of a run."""
     facts = Facts(run.source, {"compare": "verify"}.get(run.kind, run.kind), run.machine)
     figures = [*run.figures]
     for document in run.documents:
@@ -115,7 +115,7 @@ def facts_of(run: Run) -> Facts:
 
 
 def compare_runs(before: Facts, after: Facts, fail_on: Iterable[str] = ()) -> DiffDocument:
-    """Compare two runs of one kind; `UsageError` refuses runs of two kinds."""
+    """Compare two runs of one kind; raise `UsageError` for runs of different kinds."""
     if before.kind != after.kind:
         raise UsageError(
             f"{before.source} is a run of {before.kind}, {after.source} of {after.kind}; two of one kind are "
@@ -207,12 +207,12 @@ def newest_changes(runs: Sequence[Run]) -> Iterator[tuple[DiffDocument, Run, Run
 
 
 def is_fixed(it: LawChange) -> bool:
-    """Tell whether a law that was violated holds; an untested law is not fixed."""
+    """Tell whether a law that was violated now holds; an untested law is not fixed."""
     return (it.before, it.after) == (Verdict.VIOLATED, Verdict.HOLDS)
 
 
 def word_of(it: LawChange) -> str:
-    """Name the change of a verdict: whatever nothing tests any more has become neither better nor worse."""
+    """Return a word for the change of a verdict; a law no longer tested is neither better nor worse."""
     if is_fixed(it):
         return "fixed"
     if it.after is Verdict.VIOLATED:

@@ -1,4 +1,4 @@
-"""Readers of documents, ledgers and benchmark files for the report.
+"""Readers of the documents, ledgers and benchmark files that a report shows.
 
 Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their
 records are here: as few of the fields as are shown.
@@ -49,7 +49,7 @@ class LimitOfTest(Struct, frozen=True):
 
 
 class CurveOfDevice(Struct, frozen=True):
-    """Bytes of a device over seconds."""
+    """The bytes in use on a device over seconds."""
 
     times: tuple[float, ...]
     used: tuple[int, ...]
@@ -60,13 +60,13 @@ class CurveOfDevice(Struct, frozen=True):
 
 
 class WatchedDevice(Struct, frozen=True):
-    """The watched device."""
+    """The device whose memory was watched."""
 
     name: str
 
 
 class NvmlOfTest(Struct, frozen=True):
-    """A test's GPU memory, as NVML saw it."""
+    """The GPU memory of a test, as NVML reported it."""
 
     device: WatchedDevice | None
     reason: str | None
@@ -77,7 +77,7 @@ class NvmlOfTest(Struct, frozen=True):
 
 
 class TorchOfTest(Struct, frozen=True):
-    """A test's GPU memory, as torch's allocator saw it."""
+    """The GPU memory of a test, as torch's allocator reported it."""
 
     allocated_peak: Reading
     reserved_peak: Reading
@@ -95,12 +95,12 @@ class GpuMemoryDocument(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the test, with the device where there are several."""
+        """The name of the test, with the device if there are several."""
         return self.test if self.index is None else f"{self.test} on cuda:{self.index}"
 
 
 class SampledRow(Struct, frozen=True):
-    """Microseconds of one contender: median and quartiles."""
+    """The microseconds of one contender: median and quartiles."""
 
     median_us: float
     low_us: float
@@ -108,7 +108,7 @@ class SampledRow(Struct, frozen=True):
 
 
 class GoalRow(Struct, frozen=True):
-    """The goal of a ratio of two times: its value, its bound, and whether the bound is met."""
+    """A goal for the ratio of two times: its value, its bound, and whether the bound is kept."""
 
     what: str
     value: float
@@ -118,7 +118,7 @@ class GoalRow(Struct, frozen=True):
 
 
 class GpuCase(Struct, frozen=True):
-    """One case of a GPU benchmark; the first contender is ours."""
+    """One case of a GPU benchmark; the first contender is this package's."""
 
     name: str
     case: dict[str, int | str]
@@ -129,7 +129,7 @@ class GpuCase(Struct, frozen=True):
 
 
 class GpuMachine(Struct, frozen=True):
-    """The machine of GPU benchmarks."""
+    """The machine that ran GPU benchmarks."""
 
     device: str
     driver: str | None
@@ -150,7 +150,7 @@ class GpuBenchmarksDocument(Struct, frozen=True):
 
 
 AnyDocument = Any
-"""A record of one of these kinds."""
+"""A document of any kind that a report shows."""
 
 _SHOWN = (
     VerifyDocument,
@@ -172,14 +172,14 @@ DOCUMENTS: dict[str, type[AnyDocument]] = {
     "pymllm.peers": PeerComparison,
     "pymllm.gpu-benchmarks": GpuBenchmarksDocument,
 }
-"""What is read of each schema that a report shows."""
+"""The record class of each document schema that a report shows."""
 
 VERSION = 1
-"""Of all of them."""
+"""The version of all these schemas."""
 
 
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
-    """Read a document as the report shows it; a `ValueError` gives the reason for showing none.
+    """Read a document that a report shows; raise `ValueError` with the reason for one that it does not.
 
     A run of a replay that contradicts itself is left out, and named as a violation (law E6).
     """
@@ -202,7 +202,7 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The contents of a ledger as a whole: its document, memory curves and versions."""
+    """The summary of a ledger: its document, memory curves and versions."""
 
     document: SoakDocument
     curves: tuple[Curve, ...]  # memory of each process
@@ -211,7 +211,7 @@ class Ledger:
 
 
 def read_ledger_file(*paths: Path) -> Ledger:
-    """Read a ledger, or several as one; errors as of `pymllm.soak.ledger.read_ledger`."""
+    """Read a ledger, or several as one; raise errors as `pymllm.soak.ledger.read_ledger`."""
     merged = merge_ledgers(paths)
     headers, conflicts = merged.headers, merged.conflicts
     totals = Totals(headers)
@@ -240,7 +240,7 @@ def read_ledger_file(*paths: Path) -> Ledger:
 
 
 def memory_curves(memory: MemoryCourse, drifts: Sequence[Drift]) -> tuple[Curve, ...]:
-    """Draw the private memory of the first 16 processes of a campaign, over their operations."""
+    """Return curves of the private memory of a campaign's first 16 processes, over operations."""
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
     plot = "memory of a soak's processes, shared with no other process"
@@ -263,12 +263,12 @@ _LOWEST = -160  # a picosecond
 
 
 def is_benchmark_file(plain: Mapping[str, Any]) -> bool:
-    """Tell whether JSON data are pytest-benchmark's."""
+    """Tell whether JSON data are a file of pytest-benchmark."""
     return isinstance(plain.get("benchmarks"), list) and isinstance(plain.get("machine_info"), dict)
 
 
 def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figure | Histogram, ...]]:
-    """Read a file of pytest-benchmark; `ValueError` where a field is missing or of another type.
+    """Read a file of pytest-benchmark; raise `ValueError` if a field is missing or of a wrong type.
 
     Of each benchmark there are the median with its quartiles, every number of its ``extra_info`` but the
     median, and a histogram where the file has samples; ``extra_info["code"]`` is its code's hash.
@@ -296,17 +296,17 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
 
 
 def time_of(text: str) -> str:
-    """Convert a time with an offset, such as pytest-benchmark's, to the time of a run, in UTC."""
+    """Convert a time with an offset, such as pytest-benchmark's, to UTC in the form of a run's time."""
     return utc(datetime.fromisoformat(text))
 
 
 def utc(at: datetime) -> str:
-    """Write a time like that of a run, to the second."""
+    """Return a time as text in the form of a run's time, to the second."""
     return at.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
 def machine_of(info: Mapping[str, Any]) -> Machine:
-    """Read a machine from facts by pytest-benchmark and benchmarks/conftest.py."""
+    """Return the machine from the facts that pytest-benchmark and benchmarks/conftest.py recorded."""
     cpu = info.get("cpu") or {}
     is_told = "usable_cores" in info
     processor = info.get("processor") if is_told else cpu.get("brand_raw")
@@ -323,7 +323,7 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
 
 
 def machine_of_gpu(told: GpuMachine) -> Machine:
-    """Return the machine of a GPU's benchmarks, as far as their results describe it: the GPU."""
+    """Return the machine of GPU benchmarks, of which the results describe only the GPU."""
     gpu = Gpu(told.device, told.memory_bytes, told.driver)
     return make_machine("not recorded", 0, None, "not recorded", (gpu,))
 
@@ -367,7 +367,7 @@ def _records(benchmark: Mapping[str, Any]) -> Iterator[Figure | Histogram]:
 
 
 def unit_of(key: str) -> str:
-    """Return the unit that a name such as ``p99_us`` or ``peak_bytes`` ends in; ``""`` where it has none."""
+    """Return the unit at the end of a name such as ``p99_us`` or ``peak_bytes``; ``""`` if there is none."""
     words = re.split(r"[_ ]", key.lower())
     last = words[-1]
     if "per" in words[1:]:
@@ -376,7 +376,7 @@ def unit_of(key: str) -> str:
 
 
 def better_of(key: str) -> str | None:
-    """Return the better direction of a figure such as ``p99_us``; ``None`` where it is a fact."""
+    """Return the better direction of a figure such as ``p99_us``; ``None`` for a mere fact."""
     words = re.split(r"[_ ]", key.lower())
     if words[-1] == "rate" or "per" in words[1:]:
         return "bigger"
@@ -384,13 +384,13 @@ def better_of(key: str) -> str | None:
 
 
 def _words(key: str) -> str:
-    """Drop the unit from a name: it stands beside the number."""
+    """Return a name without its unit, which stands beside the number."""
     words = key.split("_")
     return " ".join(words[:-1] if len(words) > 1 and words[-1] in _TIMES else words)
 
 
 def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
-    """Count samples, given in seconds, in buckets that grow by a tenth each, in microseconds."""
+    """Return a histogram of samples in seconds, in microsecond buckets that each grow by a tenth."""
     counts = Counter(bucket_of(sample * 1e6) for sample in samples)
     places = range(min(counts), max(counts) + 1)
     ends = tuple(round(2 ** (place / BUCKETS_PER_DOUBLING), 6) for place in places)
@@ -398,7 +398,7 @@ def _histogram(name: str, samples: list[float], code: str | None) -> Histogram:
 
 
 def bucket_of(value: float) -> int:
-    """Return the place of the first bucket whose end is not below a value; zero has the lowest."""
+    """Return the index of the first bucket whose end is not below a value; zero is in the lowest."""
     if value <= 0:
         return _LOWEST
     return max(_LOWEST, math.ceil(math.log2(value) * BUCKETS_PER_DOUBLING - 1e-9))

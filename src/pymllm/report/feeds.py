@@ -1,4 +1,4 @@
-"""Feeds for dashboards and services of other people: verdicts, and figures over time."""
+"""Feeds of verdicts and figures for other people's dashboards and services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pymllm.report.trends import Trend, find_trends
 
 
 def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
-    """Summarise the laws of all implementations for shields.io's endpoint badge, by their newest searches."""
+    """Return a badge for shields.io that sums up the laws in each implementation's newest search."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS)
@@ -39,7 +39,7 @@ def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
 
 
 def make_vectors_badge(runs: Sequence[Run]) -> str:
-    """Summarise the vectors on all implementations for a badge; known deviations are no failures."""
+    """Return a badge that sums up the vectors on all implementations; known deviations are no failures."""
     documents = newest_vectors(runs)
     passed, wrong = sum(it.passed for it in documents), sum(it.unknown for it in documents)
     known = sum(it.failed for it in documents) - wrong
@@ -61,7 +61,7 @@ def _words(verdict: Verdict, count: int) -> str:
 
 
 def name_each(trends: Sequence[Trend]) -> Iterator[tuple[str, Trend]]:
-    """Name each trend, adding machine and code where several have the same name."""
+    """Name each trend, adding machine and code where several trends have the same name."""
     names = Counter(trend.name for trend in trends)
     for trend in trends:
         yield (
@@ -71,7 +71,7 @@ def name_each(trends: Sequence[Trend]) -> Iterator[tuple[str, Trend]]:
 
 
 def place_of(trend: Trend) -> Iterator[str]:
-    """Name the machine of a trend, and the code that measured it where there are several."""
+    """Return the machine of a trend, with the measuring code if there are several."""
     yield trend.machine.fingerprint if trend.machine is not None else trend.points[-1].run.source
     if trend.code is not None:
         yield f"code {trend.code}"
@@ -81,7 +81,7 @@ def place_of(trend: Trend) -> Iterator[str]:
 
 
 def make_action_feed(runs: Sequence[Run], better: str) -> str:
-    """Write the newest figures as the array that ``customSmallerIsBetter`` or ``customBiggerIsBetter`` reads.
+    """Return the newest figures in the form of ``customSmallerIsBetter`` or ``customBiggerIsBetter``.
 
     The action takes one array for each. Medians of pytest-benchmark are left out, since its tool ``pytest``
     reads those itself. Where several machines, or several versions of a benchmark's code, have a figure of
@@ -124,7 +124,7 @@ def _extra(trend: Trend) -> Iterator[str]:
 
 
 def make_bencher_feed(runs: Sequence[Run]) -> str:
-    """Write the newest figures in Bencher Metric Format, with the ends of their spread where it is known.
+    """Return the newest figures in Bencher Metric Format, with the ends of their spread if known.
 
     A measure is named after the unit. Times have Bencher's own measure ``latency``, in nanoseconds, and a
     share is in per cent.
@@ -151,7 +151,7 @@ def _measure(unit: str) -> tuple[str, float]:
 
 
 def make_openmetrics(runs: Sequence[Run]) -> str:
-    """Write verdicts and the newest figures as OpenMetrics text, such as a textfile collector reads.
+    """Return verdicts and the newest figures as OpenMetrics text, for a textfile collector.
 
     Units are Prometheus' own: seconds, bytes and ratios. Lines have no time, which a collector refuses;
     ``pymllm_run_time_seconds`` says when the newest run of each kind ended.
@@ -187,12 +187,12 @@ _OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def make_junit(runs: Sequence[Run]) -> str:
-    """Write outcomes as JUnit XML: a suite for each implementation searched or soaked, and for faults."""
+    """Return outcomes as JUnit XML, with a suite for each implementation and for planted faults."""
     return write_junit("pymllm report", [suite for it in tell_all(runs) for suite in it.suites])
 
 
 def write_junit(name: str, suites: Iterable[Suite], seconds: float | None = None) -> str:
-    """Write suites as an indented document, with how many cases of each failed, had an error or were skipped.
+    """Return suites as indented XML, with the counts of failed, erroneous and skipped cases in each.
 
     A case without a text has its message in the element, too: GitLab shows no attribute.
     """

@@ -1,4 +1,4 @@
-"""Texts for findings: a broken law, steps that were not done, and known deviations."""
+"""Texts about findings: broken laws, steps that were not done, and known deviations."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ TONES = {Verdict.VIOLATED: BAD, Verdict.UNKNOWN: UNKNOWN, Verdict.HOLDS: GOOD, V
 
 
 def verdict_cell(verdict: Verdict, words: str = "") -> Cell:
-    """Make a cell of a verdict with its sign, in given words or the verdict's own."""
+    """Return a cell for a verdict with its sign, in given words or the verdict's own."""
     return Cell(f"{SIGNS[verdict]} {words or verdict.value}", TONES[verdict])
 
 
 def violation_facts(
     message: str, expected: str | None, observed: str | None, config: Config, step: int, steps: int
 ) -> list[Fact]:
-    """Return the facts of a violation: the message, the expected and the observed value, and the step."""
+    """Return the facts of a violation: its message, expected and observed value, and step."""
     where = f"step {step}, in a program of {count_of(steps, 'step')} ({config_words(config)})"
     return [*seen_facts(message, expected, observed), Fact("at", where)]
 
 
 def seen_facts(message: str, expected: str | None, observed: str | None) -> Iterator[Fact]:
-    """Yield the message of an observation, and the expected and the observed value if known."""
+    """Yield the message of an observation, with the expected and the observed value if known."""
     for name, value in (("looked at", message), ("expected", expected), ("observed", observed)):
         if value is not None:
             yield Fact(name, value)
 
 
 def config_words(config: Config) -> str:
-    """Write a configuration as words."""
+    """Return a configuration as words."""
     return ", ".join(f"{key} {value}" for key, value in config.items()) or "no configuration"
 
 
 def mistake_facts(mistakes: Iterable[str]) -> Iterator[Fact]:
-    """Name errors of this package, met while a program was shrunk."""
+    """Return facts about errors of this package that occurred while a program was shrunk."""
     return (Fact("mistake", f"an error of pymllm itself: {mistake}") for mistake in mistakes)
 
 
 def run_facts(
     adapter: str, row: FailureRow, audit: int | None, *, is_rerun: bool = True, has_deviations: bool = False
 ) -> Iterator[Fact]:
-    """Yield the run of a campaign in which a failure was met, and the commands that show it again.
+    """Yield the campaign run with a failure, and the commands that reproduce the failure.
 
     Where nobody knows how often the implementation was walked, the run cannot be repeated. What an engine
     does wrong, its operations do not show, run again: the acts in the file do, which `pymllm shrink` plays.
@@ -84,18 +84,18 @@ def run_facts(
 
 
 def audit_rate(audit: int) -> str:
-    """Write the rate of walks through an implementation as ``--audit`` takes it."""
+    """Return the rate of audits in the form that ``--audit`` takes."""
     return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def limit_words(it: LimitRow) -> str:
-    """Name the number of undone steps of an operation, the reason, and the place of the first."""
+    """Return words for an operation's undone steps: their number, the reason, and the first one's place."""
     where = "" if it.program is None else f" of a program on {config_words(it.config)}, which --json has"
     return f"{it.operation}: {undone_steps(it.not_done, it.done)} ({it.reason}); step {it.step}{where}"
 
 
 def undone_steps(not_done: int, done: int | None) -> str:
-    """Name the number of undone steps, and of all steps if counted."""
+    """Return words for the number of undone steps, and of all steps if counted."""
     steps = f"{count_of(not_done, 'step')} not done"
     if done is None:
         return steps
@@ -103,7 +103,7 @@ def undone_steps(not_done: int, done: int | None) -> str:
 
 
 def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
-    """Yield the known deviations that occurred, and those that did not occur any more."""
+    """Yield texts for known deviations that occurred in a search, and for others that no longer do."""
     shown = [f"{it.name} ({it.law}, {count_of(it.programs, 'program')})" for it in rows if it.programs]
     if shown:
         yield Text(f"known     {', '.join(shown)}")
@@ -113,7 +113,7 @@ def known_texts(rows: Sequence[DeviationRow]) -> Iterator[Text]:
 
 
 def deviation_table(rows: Iterable[DeviationRow]) -> Table:
-    """Lay out the status of each known deviation that was looked for."""
+    """Return a table with the status of each known deviation that was searched for."""
     columns = [
         Column("deviation", lambda it: it.name),
         Column("law", lambda it: it.law),

@@ -1,4 +1,4 @@
-"""Runs found in files and folders, and each read as a `Run`, whichever program wrote it."""
+"""The loading of runs from files and folders into `Run` objects, for every format of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, read from any source; a fact that was not recorded is ``None``."""
+    """A run from any kind of file; a fact that was not recorded is ``None``."""
 
     source: str  # its file
     identity: str  # digest of its contents
@@ -64,18 +64,18 @@ class Run:
 
     @property
     def commit_words(self) -> str | None:
-        """The commit, shortened, and whether tracked files differed from it."""
+        """The commit, shortened, with a mark if tracked files differed from it."""
         return self.commit and f"{self.commit[:12]}{', modified' if self.modified else ''}"
 
     @property
     def hint(self) -> str:
-        """The time and machine of the run."""
+        """The time and machine of the run, as a hint."""
         return f"{show_time(self.time)} UTC, {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that has the form or the name of a run, and could not be read."""
+    """A file with the form or name of a run that could not be read."""
 
     source: str
     reason: str
@@ -83,7 +83,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRuns:
-    """The loaded runs: in order of time, each once, and how many files were copies of others."""
+    """The loaded runs in order of time, each once, with the number of copies that were ignored."""
 
     runs: tuple[Run, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -104,7 +104,7 @@ def newest_document(runs: Sequence[Run], kind: type[_Made]) -> _Made | None:
 
 
 def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
-    """Return items grouped by a common key, in their order."""
+    """Return items grouped by a key, in the order of first appearance."""
     groups: dict[_Key, list[_Made]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -112,7 +112,7 @@ def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, 
 
 
 def load_runs(paths: Iterable[Path]) -> LoadedRuns:
-    """Read every run in some files, which must be runs, and folders, which are searched recursively.
+    """Load every run from files, which must be runs, and from folders, which are searched recursively.
 
     No link that leads out of a folder is followed. `TraceError` where a file that was named is no run, or a
     folder has none; `OSError` where one that was named cannot be read.
@@ -148,7 +148,7 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
 
 
 def _files_of(path: Path) -> Iterator[Path | Skipped]:
-    """Yield the run files, and the files to skip: a link out of the folder is never opened."""
+    """Yield the files of runs, and the files to skip; a link out of the folder is never opened."""
     if not path.is_dir():
         if path.exists() and not path.is_file():  # who opens a pipe waits for its writer
             raise TraceError(str(path), None, "is no regular file, and only those are read; copy it into one")
@@ -172,7 +172,7 @@ def _files_of(path: Path) -> Iterator[Path | Skipped]:
 
 
 def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
-    """Return a file that looks like a run, or the reason to skip the file; ``None`` for every other entry."""
+    """Return a file that looks like a run, or the reason to skip it; ``None`` for other entries."""
     is_called_run = entry.name.endswith(SUFFIX)
     may_be_run = entry.suffix in _SUFFIXES
     if not may_be_run and not entry.is_symlink():
@@ -193,7 +193,7 @@ def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
 
 
 def is_run_or_program(path: Path) -> bool:
-    """Tell whether a file is part of a report's input, or a program: nothing to write over."""
+    """Tell whether a file is a program or an input of a report, which must not be overwritten."""
     try:
         with open_regular(os.path.realpath(path)) as opened:
             begin = opened.read(_SNIFFED).lstrip()
@@ -203,7 +203,7 @@ def is_run_or_program(path: Path) -> bool:
 
 
 def _looks_like_a_run(file: str) -> bool:
-    """Tell from the first bytes of a file whether it is a run: anything may lie in one."""
+    """Tell whether a file looks like a run, by its first bytes."""
     try:
         with open_regular(file) as opened:
             return _RUN.search(opened.read(_SNIFFED)) is not None
@@ -291,7 +291,7 @@ def _of_records(path: Path, identity: str, header: RunHeader, records: Sequence[
 
 
 def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
-    """Make a run of documents alone, few of which name their time or machine."""
+    """Return a run that consists of documents alone, few of which name their time or machine."""
     if not all(isinstance(plain, dict) for plain in plains):
         raise ValueError("each line must be an object")
     documents = tuple(read_document(plain) for plain in plains)
@@ -318,7 +318,7 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
 
 
 def _beside_programs(path: Path, text: str, kind: str, documents: tuple[AnyDocument, ...]) -> Run:
-    """Make a run of a single file, with the programs beside it that its documents name."""
+    """Return a run from a single file, with the programs beside the file that its documents name."""
     programs = read_programs((name for it in documents for name in files_of(it)), path.parent)
     return Run(
         str(path),

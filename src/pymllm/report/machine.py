@@ -1,4 +1,4 @@
-"""The description of this machine, and of the measured code and its commit."""
+"""The description of this machine, and of the measuring code and its commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.report.records import Gpu, Machine, make_machine
 
 
 def look_at_this_machine() -> Machine:
-    """Describe this machine; ``PYMLLM_MACHINE`` names it where the hardware does not tell machines apart.
+    """Return this machine's description; ``PYMLLM_MACHINE`` names it if hardware cannot distinguish machines.
 
     GPUs are those that NVML tells of, whether torch sees them or not. Cost: NVML is opened, tens of
     milliseconds; no CUDA.
@@ -55,7 +55,7 @@ def _gpu(library: NvmlLibrary, index: int, driver: str) -> Gpu:
 
 
 def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
-    """Return the commit of a folder, by default the working one, and whether tracked files differ from it.
+    """Return the commit of a folder, by default the working one, and whether tracked files differ.
 
     ``None`` where there is no repository, no commit, or no git, and ``PYMLLM_COMMIT`` does not name one for a
     tree that came without its history.
@@ -67,7 +67,7 @@ def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
 
 
 _NOTHING_RUNS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-"""A folder that came from elsewhere may have settings of its own, by which git starts programs."""
+"""Options that keep git from starting programs that the settings of a foreign folder name."""
 
 
 def _git(folder: Path | None, *arguments: str) -> str | None:
@@ -86,7 +86,7 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
 
 
 def hash_of_code(files: Iterable[Path]) -> str:
-    """Return a hash of the measuring code: an edited benchmark is never compared with its past.
+    """Return a hash of the measuring code, so that an edited benchmark is never compared with its past.
 
     The files are the benchmark's own and those of its helpers, in any order; where they lie does not count.
     """

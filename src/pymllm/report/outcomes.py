@@ -1,4 +1,4 @@
-"""The outcomes of results of one kind, for feeds: a headline, tables, test cases, metrics."""
+"""The outcomes of one kind of results, for feeds: a headline, tables, test cases and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymllm.report.quantities import count_of
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A test case: ``"failure"``, ``"error"``, ``"skipped"``, or ``None`` where it passed, and why."""
+    """A test case: ``"failure"``, ``"error"``, ``"skipped"`` or (if passed) ``None``, with the reason."""
 
     subject: str
     name: str
@@ -23,7 +23,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Test cases that belong together."""
+    """A suite of test cases about one subject."""
 
     name: str
     seconds: float
@@ -48,5 +48,5 @@ class Outcome:
 
 
 def counted(count: int, one: str, several: str) -> Sequence[str]:
-    """Write a count with its noun, or nothing for zero."""
+    """Return a count with its noun, or an empty text for zero."""
     return [count_of(count, one, several)] if count else []

@@ -1,4 +1,4 @@
-"""A static page made from runs: everything in it, nothing loaded from anywhere."""
+"""A static page made from runs, self-contained and without any external resource."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pymllm.report.sections import make_sections, tell_all
 from pymllm.report.summary import headline
 
 INSTALL = "pip install 'pymllm[report]'"
-"""What brings the packages that a page needs."""
+"""The command that installs the packages needed for a page."""
 
 
 def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = None) -> str:
-    """Make the page, HTML of 5 MB that opens offline; `UsageError` where Plotly or jinja2 is missing."""
+    """Return the page as 5 MB of offline HTML; raise `UsageError` if Plotly or jinja2 is missing."""
     environment, plotly = _load_packages()
     sections = make_sections(loaded)
     plots = {

@@ -1,4 +1,4 @@
-"""A program as a picture: each operation with what came of it, who had which slot then, and the tree.
+"""A picture of a program: each operation with its outcome, the owner of each slot, and the tree.
 
 The picture is SVG, a file of its own or a part of a page. Owners and trees are those of the oracle's model,
 which follows what an implementation was right about. So it stops before a violation; the tree after that is
@@ -81,7 +81,7 @@ svg:root {
 
 
 class _Cell(NamedTuple):
-    """A slot, page or block: whose it is, and words for who asks."""
+    """A slot, page or block with its owner, and words for the owner."""
 
     number: int
     tone: str
@@ -90,7 +90,7 @@ class _Cell(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """A row of cached pages without a division."""
+    """A run of cached pages that is not divided."""
 
     text: str
     tone: str
@@ -109,7 +109,7 @@ class _Row:
 
 
 def draw_program(history: History, violation: InvariantViolation | None = None) -> str:
-    """Draw a program with recorded outcomes as SVG, in the page's colours or the reader's.
+    """Draw a program with recorded outcomes as SVG, in the colours of the page or of the reader.
 
     At most `MOST_STEPS` are drawn, the last ones. ``violation`` is what the last step broke, where its
     outcome alone does not show that. `ProgramError` where a step has no outcome, or makes no sense.
@@ -135,7 +135,7 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
 
 
 def picture_of(lines: Sequence[str]) -> str:
-    """Draw the program of a file; nothing for more than `MOST_LINES`, or for a file that is no program."""
+    """Draw the program of a file; return nothing for over `MOST_LINES` lines, or if it is no program."""
     if not 0 < len(lines) <= MOST_LINES:
         return ""
     try:
@@ -148,7 +148,7 @@ def picture_of(lines: Sequence[str]) -> str:
 
 
 def _cells_of(model: KindModel) -> Iterator[_Cell]:
-    """Yield a cell with its owner for each slot of the pool, page of an allocator, block or row."""
+    """Yield the cell of each slot of a pool, page of an allocator, block or row, with its owner."""
     if isinstance(model, CacheModel):
         yield from _slots_under_cache(model)
     if isinstance(model, SlotModel):
@@ -211,7 +211,7 @@ def _tree_of(model: KindModel, freed: Collection[int] = frozenset()) -> list[_No
 
 
 def _seen_tree(model: KindModel, outcome: Outcome) -> tuple[str, list[_Node]] | None:
-    """Return the tree after a violation, if the outcome shows it, and a note on its source."""
+    """Return the tree after a violation, if the outcome shows one, and a note on the tree's source."""
     if isinstance(outcome.result, Inspected):
         return "as it was inspected", _inspected_tree(outcome.result.nodes[:_MOST_NODES])
     freed = {slot for effect in outcome.effects if effect.call == "free" for slot in effect.slots}
@@ -236,7 +236,7 @@ def _inspected_tree(views: Sequence[NodeView]) -> list[_Node]:
 
 
 def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[Path]], start: Path) -> _Node:
-    """Join pages into one node up to the first end, branch or difference."""
+    """Join consecutive pages into one node, up to a node end, a branch, or a page of another status."""
     last, slots = start, list(model.pages[start].slots)
     while len(below.get(last, ())) == 1 and (states is None or last not in states):
         (after,) = below[last]
@@ -262,7 +262,7 @@ def _node(model: PrefixModel, states: StateEnds | None, below: dict[Path, list[P
 
 
 def _tell(record: Any) -> str:
-    """Write an operation or an answer as a short text: what is as usual is left out."""
+    """Return an operation or a result as short text, without fields that have their default."""
     words = []
     for it in msgspec.structs.fields(record):
         value = getattr(record, it.name)
@@ -294,7 +294,7 @@ def _tokens(tokens: tuple[Any, ...]) -> str:
 
 
 def _runs(numbers: Any) -> str:
-    """Write numbers as text, consecutive numbers as a range."""
+    """Return numbers as text, with consecutive numbers as ranges."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -308,7 +308,7 @@ def _runs(numbers: Any) -> str:
 
 
 class _Drawing:
-    """Lines of SVG, from top to bottom."""
+    """A drawing as lines of SVG, from top to bottom."""
 
     def __init__(
         self,
@@ -356,12 +356,12 @@ class _Drawing:
         ]
 
     def line(self, text: str, tone: str = "", x: int = 8) -> None:
-        """Write a line below the lines so far."""
+        """Add a line of text below the previous ones."""
         self.y += _LINE
         self.text(text, x, self.y, tone)
 
     def text(self, text: str, x: float, y: float, tone: str = "", room: float = WIDTH) -> None:
-        """Write a text at a place, cut to fit, with more of it as a hint."""
+        """Add a text at a place, cut to fit, with the whole text as a hint."""
         letters = int((min(room, WIDTH) - 8) / _LETTER) if "code" in tone else 150
         shown = text if len(text) <= letters else text[: max(letters - 1, 1)] + "…"
         hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
@@ -370,13 +370,13 @@ class _Drawing:
     def rect(
         self, tone: str, x: int, y: int, width: int, height: int, *, round: int = 0, hint: str = ""
     ) -> None:
-        """Draw a rectangle, with a hint to show on hovering."""
+        """Add a rectangle, with a hint that shows on hovering."""
         told = f"<title>{escape(cut(hint, _HINT))}</title>" if hint else ""
         size = f'x="{x}" y="{y}" width="{width}" height="{height}"' + (f' rx="{round}"' if round else "")
         self.parts.append(f'<rect class="{tone}" {size}>{told}</rect>')
 
     def step(self, before: _Row, row: _Row, *, is_last: bool) -> None:
-        """Draw a step: number, operation, what came of it, and everybody's slots afterwards."""
+        """Draw a step: its number, operation and outcome, and the owners of all slots afterwards."""
         is_wrong = is_last and self.violation is not None
         seen = row.came + ([""] * 2 if is_wrong else [])
         per_line = max(1, (WIDTH - _STRIP - 8) // 15)
@@ -404,7 +404,7 @@ class _Drawing:
         self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')
 
     def legend(self) -> None:
-        """Explain the colours of the cells that occur in the picture."""
+        """Add a legend for the cell colours in the picture."""
         found = {cell.tone for row in self.rows for cell in row.cells}
         if not found:
             return
@@ -418,7 +418,7 @@ class _Drawing:
         self.y += _LINE
 
     def trees(self) -> None:
-        """Draw the last trees that differ from their predecessor, and the tree after a violation if known."""
+        """Draw the last trees that differ from the tree before, and any known tree after a violation."""
         kept: list[tuple[str, list[_Node]]] = []
         for row in self.rows:
             if row.tree is not None and (not kept or row.tree != kept[-1][1]):

@@ -1,4 +1,4 @@
-"""The programs of a run's violations, found in the files that its documents name.
+"""The files of the programs that show a run's violations, as its documents name them.
 
 A document may be anybody's, and whatever it names would be shown on a page: so only regular files are opened
 that lie in the folder of the run, wherever links lead, and only so much of them is read.
@@ -26,18 +26,18 @@ _CAREFULLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_N
 
 @dataclass(frozen=True, slots=True)
 class FoundPrograms:
-    """The lines of the programs that documents name, and the reasons for programs left out."""
+    """The lines of the programs that documents name, and the reasons for those left out."""
 
     lines: dict[str, tuple[str, ...]]  # of each by its name
     left_out: tuple[str, ...] = ()  # one sentence for each reason
 
 
 class _LeftOutError(Exception):
-    """The reason why a program is not read."""
+    """Raised with the reason why a program is not read."""
 
 
 def files_of(document: AnyDocument) -> list[str]:
-    """Return the names of the programs' files, as a document has them; short programs for long ones."""
+    """Return the names of the program files in a document; a shrunk program is preferred to a long one."""
     named: list[str | None] = []
     if isinstance(document, VerifyDocument):
         named = [it.file for adapter in document.adapters for it in adapter.violations]
@@ -47,7 +47,7 @@ def files_of(document: AnyDocument) -> list[str]:
 
 
 def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
-    """Read the programs that documents name, as far as they lie in the folders of their run.
+    """Read the programs that documents name, if they lie in the folders of the run.
 
     A name is looked for from these folders, in them, and from the working folder. What does not lie in one of
     them, or leads out of it by a link, is never opened.
@@ -72,7 +72,7 @@ def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file, following no link at its end: a device may have no end, a pipe no writer."""
+    """Open a regular file without following a final link, since a device or pipe might never end."""
     if stat.S_ISREG(os.stat(path).st_mode):  # to open a device may be to do something
         file = open(os.open(path, _CAREFULLY), "rb")  # noqa: SIM115  # the caller closes it
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # still
@@ -82,7 +82,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def _find(name: str, roots: list[str], named: list[str]) -> str:
-    """Return the path of a program without links; ``named`` are the roots under their known names, too."""
+    """Return the path of a program with links resolved; ``named`` are the roots under their known names."""
     reason = "is not in the folder of the run"
     inside = [os.path.join(root, name) for root in roots]
     beside = [os.path.join(root, os.path.basename(name)) for root in roots]

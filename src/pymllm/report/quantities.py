@@ -1,4 +1,4 @@
-"""Numbers with their units, in readable form."""
+"""Numbers as readable text with units."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _BYTE_TICKS = 10
 
 
 def count_of(number: int, one: str, several: str = "") -> str:
-    """Write a count with its noun, singular for one."""
+    """Return a count with its noun, in the singular for one."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def kept_words(kept: int) -> str:
-    """Write the number of results kept from an earlier run; empty for none."""
+    """Return words for the number of results kept from an earlier run; empty for none."""
     return f", and {count_of(kept, 'result')} kept from an earlier run" if kept else ""
 
 
 def show(value: float | None, unit: str) -> str:
-    """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs", and ``None`` is "unknown".
+    """Return a number with its unit: 0.0000125 and ``"s"`` as "12.5 µs", ``None`` as "unknown".
 
     Units are ``s``, ``ms``, ``us``, ``ns``, ``bytes``, ``share`` (of 1), or a word that is written as it is.
     """
@@ -49,7 +49,7 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
 
 
 def _unit_for(value: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:
-    """Return the largest unit of which a number is at least one, or the smallest."""
+    """Return the largest unit in which a number is at least one, or the smallest unit."""
     for name, size in units:
         # What rounds up to one of a unit is one of that unit: 999.96 ms would read as 1,000 ms.
         if abs(value) >= size * (1 - 0.5 * 10**-_DIGITS):
@@ -58,7 +58,7 @@ def _unit_for(value: float, units: tuple[tuple[str, float], ...]) -> tuple[str, 
 
 
 def show_count(value: float) -> str:
-    """Write a number with commas, and with three digits where it has a fraction."""
+    """Return a number with thousands separators, and with three digits if it has a fraction."""
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= _GROUPED:
@@ -69,17 +69,17 @@ def show_count(value: float) -> str:
 
 
 def show_share(value: float) -> str:
-    """Write a share of 1 in per cent."""
+    """Return a fraction of 1 as text in per cent."""
     return f"{value * 100:.1f} %"
 
 
 def show_time(time: str) -> str:
-    """Write the UTC time of a run, to the second: "2026-11-21 15:03:11"."""
+    """Return the UTC time of a run as text, to the second: "2026-11-21 15:03:11"."""
     return time.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
 def show_duration(seconds: float) -> str:
-    """Write a time as hours, minutes and seconds."""
+    """Return a duration as hours, minutes and seconds."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
@@ -93,7 +93,7 @@ def machine_name(machine: Machine | None) -> str:
 
 
 def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return the factor to scale an axis by, and the unit after scaling."""
+    """Return the factor by which to scale an axis, and the unit after scaling."""
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"
@@ -107,7 +107,7 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
 
 
 def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
-    """Return a logarithmic axis's ticks, as places and texts: 1, 2 and 5 of each power of ten, or only ones.
+    """Return places and texts of a logarithmic axis's ticks: 1, 2 and 5 of each power of ten, or 1 only.
 
     Of bytes they are powers of two, every so many that about ten are left.
     """

@@ -18,7 +18,7 @@ from typing import Any
 Number = int | float
 
 BETTER = ("smaller", "bigger")
-"""Which way a figure is better, where one is."""
+"""The directions in which a figure can be better."""
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 KIND = re.compile(r"[a-z][a-z0-9-]*")
@@ -26,7 +26,7 @@ KIND = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: its model, its bytes and its driver's version, each ``None`` where nobody told."""
+    """A GPU: its model, its bytes and its driver's version, each ``None`` if unknown."""
 
     name: str
     memory: int | None = None

@@ -30,10 +30,10 @@ from pymllm.text_file import cut, read_json, read_text_file, write_text_file
 
 FORMAT = "pymllm-run"
 SCHEMA = 1
-"""Version of the format; a reader refuses any other."""
+"""The version of the format; a reader refuses any other."""
 
 SUFFIX = ".run.jsonl"
-"""Of the names of a store's files."""
+"""The ending of the names of a store's files."""
 
 _Made = TypeVar("_Made")
 _NAMES = {kind: name for name, kind in RECORDS.items()}
@@ -49,7 +49,7 @@ def make_header(
     code: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> RunHeader:
-    """Make the header of a run that ends now, on this machine; ``command`` is the typed command line.
+    """Return the header of a run that ends now on this machine; ``command`` is the typed command line.
 
     Cost: git is asked twice, NVML is opened, and the package's source is read: about a tenth of a second.
     """
@@ -68,7 +68,7 @@ def make_header(
 
 
 def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Path:
-    """Write a run into a store, made where it is missing, and return the run's file.
+    """Write a run into a store, created if missing, and return the file.
 
     Kind, time and contents name it. `ValueError` where there is no record, or one with what is no number of
     JSON; `OSError` where the file cannot be written: then there is none, not a part of one.
@@ -95,7 +95,7 @@ def dump_record(record: Record) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a record as plain data for JSON; fields that have their default are left out."""
+    """Return a record as plain data for JSON, without fields that have their default."""
     if is_dataclass(value):
         found = ((it, getattr(value, it.name)) for it in fields(value))
         return {it.name: _plain(held) for it, held in found if held != _default_of(it)}
@@ -111,7 +111,7 @@ def _default_of(field: Field[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A stored run; two files with the same ``identity``, a digest of the lines, are copies."""
+    """A stored run; files with the same ``identity``, a digest of their lines, are copies."""
 
     header: RunHeader
     records: tuple[Record, ...]
@@ -120,7 +120,7 @@ class StoredRun:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a file of a store; `TraceError` names the line that does not fit, and the reason."""
+    """Read a file of a store; raise `TraceError` with the invalid line and the reason."""
     text = read_text_file(path, errors="replace")
     lines = text.rstrip("\n").split("\n")
     if lines == [""]:
@@ -140,7 +140,7 @@ def _identity(lines: Iterable[str]) -> str:
 
 
 def read_header(line: str) -> RunHeader:
-    """Read the first line of a run; `ValueError` where it is no header, or of another format version."""
+    """Read the first line of a run; raise `ValueError` if it is no header, or of another version."""
     plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a run begins with an object, its header")
@@ -151,7 +151,7 @@ def read_header(line: str) -> RunHeader:
 
 
 def read_record(line: str) -> Record | None:
-    """Read a line after the first one; ``None`` for an unknown kind, `ValueError` where it is no record."""
+    """Read a later line of a run; ``None`` for an unknown kind, `ValueError` for an invalid record."""
     plain = read_json(line)
     if not isinstance(plain, dict) or not isinstance(plain.get("record"), str):
         raise ValueError("a line behind the header is an object that names its kind in 'record'")
@@ -160,7 +160,7 @@ def read_record(line: str) -> Record | None:
 
 
 def read_as(kind: type[_Made], plain: Any, where: str) -> _Made:
-    """Read plain data as a record, without fields unknown to this version.
+    """Convert plain data to a record, ignoring fields unknown to this version.
 
     `ValueError` where something is missing or of another type: where, what it is and what it must be.
     """
@@ -183,7 +183,7 @@ _WORDS_FOR = {
 
 
 def _told(message: str, plain: Any, where: str) -> str:
-    """Describe an error of msgspec, with the wrong value as far as the error gives its place."""
+    """Return the text of a msgspec error, with the wrong value if the error names its place."""
     said, _, place = message.partition(" - at `$")
     place = place.removesuffix("`")
     if missing := re.match("Object missing required field `(.*)`", said):
@@ -198,7 +198,7 @@ def _told(message: str, plain: Any, where: str) -> str:
 
 
 def run_schema() -> dict[str, Any]:
-    """Describe one line of a run, header or record, as a JSON schema (draft 2020-12)."""
+    """Return the JSON schema (draft 2020-12) of a line of a run, header or record."""
     import msgspec
 
     kinds = (RunHeader, *RECORDS.values())

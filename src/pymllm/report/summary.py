@@ -1,4 +1,4 @@
-"""A summary of runs as Markdown: for the summary of a CI job, or a comment on a pull request."""
+"""A Markdown summary of runs, for a CI job or a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ROWS = 20
 
 
 def make_summary(runs: Sequence[Run]) -> str:
-    """Write verdict, violations, campaigns and changed figures, each table of at most `MOST_ROWS` rows.
+    """Return verdict, violations, campaigns and changed figures as Markdown, in tables of `MOST_ROWS` rows.
 
     The text of a document stands in code, where it is neither markup nor a mention.
     """
@@ -28,7 +28,7 @@ def make_summary(runs: Sequence[Run]) -> str:
 
 
 def headline(outcomes: Sequence[Outcome]) -> tuple[str, str | None]:
-    """Summarise the newest runs in a line, with its tone; ``None`` if no run has a verdict."""
+    """Return the newest runs as one line with its tone; ``None`` if no run has a verdict."""
     bad = [words for it in outcomes for words in it.bad]
     unknown = [it.unknown for it in outcomes if it.unknown]
     short = "".join(f"; {it.short}" for it in outcomes if it.short)
@@ -41,7 +41,7 @@ def headline(outcomes: Sequence[Outcome]) -> tuple[str, str | None]:
 
 
 def _draw(part: Part) -> Iterator[str]:
-    """Draw a table as Markdown, or nothing for one without rows: a summary has no other parts."""
+    """Return a table as Markdown, or nothing for an empty table or any other part."""
     if not isinstance(part, Table) or not part.rows:
         return
     lines = [f"| {' | '.join(column.name for column in part.columns)} |", f"|{' --- |' * len(part.columns)}"]
@@ -53,7 +53,7 @@ def _draw(part: Part) -> Iterator[str]:
 
 
 def _cell(column: Column, text: str) -> str:
-    """Write plain words and numbers unchanged where a column has such, and any other text as code."""
+    """Return a cell as Markdown: plain in columns of words or numbers, and otherwise as code."""
     if not text or ((column.is_number or column.is_word) and _WORDS.fullmatch(text)):
         return text
     words = escaped(" ".join(cut(text, 300).split()))

@@ -1,4 +1,4 @@
-"""A timer's histograms as records of a run."""
+"""The histograms of a timer as records of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUANTILES = (0.50, 0.99)
 
 
 def timing_records(timing: Timing, of: str, code: str | None = None) -> Iterator[Histogram | Figure]:
-    """Yield the counts of a timer, even while it goes on counting.
+    """Yield the counts of a timer, which may still be counting.
 
     For each operation, refusals apart: the histogram in microseconds, and its p50 and p99 to follow. ``code``
     is the hash of what drove it, as of `pymllm.report.machine.hash_of_code`.

@@ -1,4 +1,4 @@
-"""Figures over time: what is on one line, what is only shown beside it, and the lines as text."""
+"""Figures over time: which figures form one line, and the lines as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pymllm.text_file import escaped
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A figure of one run, with a value."""
+    """A figure with a value, and its run."""
 
     run: Run
     figure: Figure
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One line, in order of time: a figure of one name and unit, on one machine, measured by one code."""
+    """A line over time: figures of one name and unit, from one machine and one version of the code."""
 
     name: str
     unit: str
@@ -48,24 +48,24 @@ class Trend:
 
     @property
     def change(self) -> float | None:
-        """The newest relative change; ``None`` with a single value, or where the value before was 0."""
+        """The newest relative change; ``None`` for a single value, or if the earlier value is 0."""
         return change(*self.points[-2:]) if len(self.points) > 1 else None
 
     @property
     def is_better(self) -> bool | None:
-        """Tell whether the newest value beats the value before, noise or not; ``None`` if equal."""
+        """Tell whether the newest value is better than the one before, noise or not; ``None`` if equal."""
         if not self.change or self.better is None:
             return None
         return (self.change < 0) == (self.better == "smaller")
 
 
 def change(before: Point, after: Point) -> float | None:
-    """Return the relative change between two points; ``None`` where the first value is 0."""
+    """Return the relative change between two points; ``None`` if the first value is 0."""
     return (after.value - before.value) / abs(before.value) if before.value else None
 
 
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
-    """Arrange the figures of all runs, in order of time, into trends; without a machine, each is alone."""
+    """Group the figures of all runs, in order of time, into trends; runs without a machine stay alone."""
     figures = ((run, (*run.figures, *chain(*map(figures_of, run.documents)))) for run in runs)
     points = (Point(run, it) for run, found in figures for it in found if it.value is not None)
     return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
@@ -86,7 +86,7 @@ def _trend(points: Sequence[Point]) -> Trend:
 
 
 def figures_of(document: AnyDocument) -> Iterator[Figure]:
-    """Return the numbers of a document to follow over time."""
+    """Yield the figures of a document that are followed over time."""
     match document:
         case VerifyDocument():
             yield from _verify_figures(document)
@@ -177,7 +177,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
 
 
 def make_text(runs: Sequence[Run], name: str) -> str:
-    """Write the trends whose name contains a text, a paragraph each; or name existing figures."""
+    """Return the trends whose name contains a text, a paragraph each; or the names that exist."""
     trends = find_trends(runs)
     chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
     if not chosen:

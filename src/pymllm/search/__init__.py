@@ -1,1 +1,1 @@
-"""The search for programs that break a law, their shrinking, and the verdicts."""
+"""The search for programs that break a law, the shrinking of these programs, and the verdicts."""

@@ -1,4 +1,4 @@
-"""For other projects: an adapter examined from their own tests.
+"""Functions with which another project's tests examine an adapter of its own.
 
 ::
 
@@ -34,7 +34,7 @@ from pymllm.search.tasks import VerifyPlan
 def cache_machine(
     adapter: str | AdapterClass, config: Config | None = None, *, driven: bool = False
 ) -> type[ActingMachine]:
-    """Make the Hypothesis state machine that examines an adapter.
+    """Return a Hypothesis state machine that examines an adapter.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The known deviations of an implementation, in a file written by hand: read, applied, reported and begun.
+"""The known deviations of an implementation from the laws, in a hand-written file: read, applied, reported.
 
 A table for each deviation, by its name::
 
@@ -43,11 +43,11 @@ _OPERATIONS = {name_of(operation): operation for operation in OPERATIONS}
 
 KINDS = ("defect", "other contract", "open")
 SHOWS, GONE, NOT_SEARCHED, OTHER_VERSION = "shows", "gone", "not searched", "other version"
-"""What became of a deviation: a program met it; none did; nobody looked; another version is there."""
+"""Statuses of a deviation: seen in a program, not seen, not searched for, or of another version."""
 
 
 def read_deviations(path: Path) -> tuple[Deviation, ...]:
-    """Read a file of deviations; `UsageError` names the wrong table, its mistake and the right form."""
+    """Read a file of known deviations; raise `UsageError` with the wrong table and the right form."""
     try:
         tables = msgspec.toml.decode(read_text_file(path))
     except msgspec.DecodeError as error:
@@ -115,7 +115,7 @@ def _required(text: str) -> Requirement | tuple[Checkout, str]:
 
 
 def is_of_version(deviation: Deviation) -> bool:
-    """Tell whether a deviation applies to the version installed or checked out; an absent one has none."""
+    """Tell whether a deviation applies to the installed or checked-out version; to none if that is absent."""
     if not deviation.versions:
         return True
     required = _required(deviation.versions)
@@ -152,11 +152,11 @@ def tell_deviations(
 
 
 _RAISED = re.compile(r"message=(['\"])(.*?) ?(?:\(line \d+ of .*)?\1")
-"""The words of an error, without the line that raised it: that is another one in the next release."""
+"""The text of an error without the line that raised it, which changes from release to release."""
 
 
 def _said(found: ViolationRow) -> str:
-    """Return the other answer that shows the same violation: an error's text, or what was looked at.
+    """Return a text by which other programs show the same violation: that of an error, or the message.
 
     Of that the longest part without a number, since those are of one program.
     """
@@ -166,7 +166,7 @@ def _said(found: ViolationRow) -> str:
 
 
 def begin_deviations(adapters: Iterable[AdapterRow], taken: Iterable[str] = ()) -> Iterator[str]:
-    """Write a table for each violation, to be edited by hand; ``taken`` names are not used again."""
+    """Yield lines of a table for each violation, to be edited by hand; names in ``taken`` are not reused."""
     names = set(taken)
     for adapter in adapters:
         for found in adapter.violations:

@@ -1,4 +1,4 @@
-"""Doubts whether a violation is the adapter's mistake, and not the implementation's.
+"""Doubts whether a violation is a mistake of the adapter rather than of the implementation.
 
 What only an adapter can have done is its fault, and told before anything is judged
 (`pymllm.machines.rehearsal`). What a bug of the cache explains as well is a violation, and here are the
@@ -23,11 +23,11 @@ from pymllm.history.outcomes import Outcome
 from pymllm.history.spans import resolve_spans
 
 _OF_SLOTS = frozenset(["A2", "R4", "R5", "R9", "X7"])
-"""Laws that are about what goes back to a pool, and who has it."""
+"""Laws about the slots that go back to a pool, and about their owners."""
 
 
 def find_doubt(history: History, violation: InvariantViolation, broken: Collection[str] = ()) -> str:
-    """Name the adapter's mistake that would look like a violation; empty if none is known, or it is ours.
+    """Return words for a mistake of the adapter that would explain a violation; empty if none is known.
 
     Parameters
     ----------
@@ -72,18 +72,18 @@ class _Seen:
 
     @property
     def told(self) -> int:
-        """The number of slots that effects say were freed."""
+        """The number of slots that effects report as freed."""
         return sum(len(effect.slots) for effect in self.outcome.effects if effect.call == "free")
 
     @property
     def is_told_twice(self) -> bool:
-        """Whether effects name a slot twice, though it was freed once, as far as sizes show."""
+        """Whether effects name a slot twice, although the sizes show that it was freed once."""
         slots = {slot for effect in self.outcome.effects if effect.call == "free" for slot in effect.slots}
         return self.told > len(slots) and self.rise in (None, len(slots))
 
     @property
     def rise(self) -> int | None:
-        """The increase in free slots over the step before, if sizes show it."""
+        """The increase in free slots in the last step, or ``None`` if sizes do not show it."""
         steps, header = self.history.steps, self.history.header
         earlier = steps[-2].outcome if len(steps) > 1 else None
         before = earlier.sizes.get("available_size") if earlier else None
@@ -94,21 +94,21 @@ class _Seen:
 
     @property
     def surplus(self) -> int:
-        """The difference between the observed and the required number; 0 where these are no numbers."""
+        """The observed number minus the required number; 0 if these are not numbers."""
         with suppress(TypeError, ValueError):
             return int(self.violation.observed or "") - int((self.violation.expected or "").lstrip(">= "))
         return 0
 
     @property
     def is_of_half_pages(self) -> bool:
-        """Whether a size is not a multiple of the page."""
+        """Whether the observed size is not a multiple of the page size."""
         with suppress(TypeError, ValueError):
             return self.page > 1 and int(self.violation.observed or "") % self.page > 0
         return False
 
     @property
     def tell(self) -> str:
-        """The way in which an adapter of this form reports freed slots."""
+        """Advice on how an adapter of this form reports freed slots."""
         if self.history.header.adapter.startswith(PREFIX):
             return "add an effect free with the slots"
         return 'call self.gave_back(slots) there, or let self.calls.watch(pool, "free") see it'
@@ -124,7 +124,7 @@ _WHOLE_FREE = (
 
 
 def _of_parts(seen: _Seen) -> str:
-    """Explain wrong results for a part of a page: the class takes whole pages only."""
+    """Explain wrong results for part of a page: the class may take whole pages only."""
     operation, result, page = seen.operation, seen.outcome.result, seen.page
     if page < 2 or seen.law not in ("A2", "A3"):
         return ""
@@ -143,7 +143,7 @@ def _of_parts(seen: _Seen) -> str:
 
 
 def _names_a_part(seen: _Seen) -> bool:
-    """Tell whether a free, the last step, names some slots of a page and not all."""
+    """Tell whether the last step frees some slots of a page but not all."""
     results = {it.number: it.outcome.result for it in seen.history.steps if it.outcome}
     given = {step: it.slots for step, it in results.items() if isinstance(it, out.Slots | out.Matched)}
     assert isinstance(seen.operation, ops.Free)
@@ -153,7 +153,7 @@ def _names_a_part(seen: _Seen) -> bool:
 
 # -- what an operation raised --------------------------------------------------------------------------------
 def _of_errors(seen: _Seen) -> str:
-    """Explain an error: the class raises another error, or the adapter passes wrong arguments."""
+    """Explain a wrong error: the class raises another error, or the adapter passes wrong arguments."""
     operation, result = seen.operation, seen.outcome.result
     if not isinstance(result, out.Failed):
         return ""
@@ -175,7 +175,7 @@ def _of_errors(seen: _Seen) -> str:
 
 
 def _of_raised(seen: _Seen) -> str:
-    """Explain an error from a legal call: the adapter raises it, or calls the class wrongly."""
+    """Explain an error in a legal call: the adapter raises it, or calls the class wrongly."""
     result = seen.outcome.result
     if not isinstance(result, out.Failed) or (seen.violation.expected or "").endswith("Error"):
         return ""
@@ -186,7 +186,7 @@ def _of_raised(seen: _Seen) -> str:
 
 # -- allocations ---------------------------------------------------------------------------------------------
 def _of_first_slots(seen: _Seen) -> str:
-    """Explain slots that no caller may get: the class numbers its slots otherwise."""
+    """Explain slots that no caller may get: the class may number its slots differently."""
     if seen.law != "A1":
         return ""
     result = seen.outcome.result
@@ -203,7 +203,7 @@ def _no_such_page(page: int) -> str:
 
 
 def _of_allocations(seen: _Seen) -> str:
-    """Explain an allocation's wrong answer: the class has its own way to say that there is no room."""
+    """Explain a wrong result of an allocation: the class may report a lack of room in its own way."""
     operation, result = seen.operation, seen.outcome.result
     if not isinstance(operation, ops.Alloc | ops.AllocBlocks):
         return ""
@@ -225,7 +225,7 @@ def _of_allocations(seen: _Seen) -> str:
 
 
 def _of_frees(seen: _Seen) -> str:
-    """Explain too many or too few freed slots: the adapter passed slots on as pages, or not at all."""
+    """Explain a wrong number of freed slots: the adapter may pass slots as pages, or not at all."""
     operation = seen.operation
     if seen.law != "A2" or not isinstance(operation, ops.Free) or seen.looked != "available_size":
         return ""
@@ -238,7 +238,7 @@ def _of_frees(seen: _Seen) -> str:
 
 # -- what goes back ------------------------------------------------------------------------------------------
 def _of_repeats(seen: _Seen) -> str:
-    """Explain slots freed twice in one call: the adapter told of them twice."""
+    """Explain slots freed twice in one call: the adapter may report them twice."""
     if seen.law not in _OF_SLOTS or not isinstance(seen.operation, ops.Evict | ops.Reset):
         return ""
     if not seen.is_told_twice:
@@ -247,7 +247,7 @@ def _of_repeats(seen: _Seen) -> str:
 
 
 def _of_evictions(seen: _Seen) -> str:
-    """Compare an eviction's count with the slots of its effects, and with the requested tokens."""
+    """Compare the count that an eviction returns with the slots in its effects and the tokens requested."""
     operation, result, told, rise = seen.operation, seen.outcome.result, seen.told, seen.rise
     if not isinstance(operation, ops.Evict) or not isinstance(result, out.Evicted):
         return ""
@@ -279,7 +279,7 @@ _IN_PAGES = (
 
 
 def _compare(count: int, told: int, rise: int | None, tell: str) -> str:
-    """Describe how an eviction's count, its told slots and the rise of a size disagree."""
+    """Describe how an eviction's count, the slots in its effects and the rise of a size disagree."""
     if not told and count > 0 and rise == 0:
         return f"counts otherwise than its class in evict: it returned {count}, and no slot went back"
     if not told and (count > 0 or (rise or 0) > 0):
@@ -299,13 +299,13 @@ _NEW_ONLY = "passes only the new slots on in insert, where the class wants one f
 
 
 def _is_prolonged(history: History) -> bool:
-    """Tell whether some insert extended a key that was partly cached."""
+    """Tell whether any insert extended a key that was partly cached."""
     results = [step.outcome.result for step in history.steps if step.outcome]
     return any(isinstance(it, out.Inserted) and it.prefix_len and it.adopted for it in results)
 
 
 def _of_resets(seen: _Seen) -> str:
-    """Compare the slots that a reset freed with the slots of its effects."""
+    """Compare the slots that a reset freed with the slots in its effects."""
     told, rise = seen.told, seen.rise
     if seen.law not in _OF_SLOTS or "pool" not in seen.history.header.capabilities:
         return ""
@@ -327,7 +327,7 @@ def _of_resets(seen: _Seen) -> str:
 
 
 def _of_inserts(seen: _Seen) -> str:
-    """Explain slots that an insert freed: they were the caller's."""
+    """Explain wrong slots freed by an insert: they may have been the caller's."""
     result = seen.outcome.result
     if not isinstance(result, out.Inserted) or seen.law not in _OF_SLOTS | {"R7"}:
         return ""
@@ -343,7 +343,7 @@ def _of_inserts(seen: _Seen) -> str:
 
 
 def _of_known(seen: _Seen) -> str:
-    """Explain an insert that knows a page too few: the last token is left for the model to compute."""
+    """Explain an insert that reports a page too few as cached: it may leave out the last token."""
     if seen.law != "R3" or seen.looked != "prefix_len of an insert" or seen.surplus != -(seen.page or 1):
         return ""
     return (
@@ -353,14 +353,14 @@ def _of_known(seen: _Seen) -> str:
 
 # -- keys and holds ------------------------------------------------------------------------------------------
 def _of_keys(seen: _Seen) -> str:
-    """Explain keys that share an entry: the adapter lost their namespaces, unless a reset left the entry."""
+    """Explain keys that share an entry: the adapter may drop namespaces, unless a reset left the entry."""
     if seen.law != "K1" or not _has_namespaces(seen) or _is_reset(seen.history):
         return ""
     return "claims extra_key, and does not pass key.extra_key on in match and insert"
 
 
 def _of_namespaces(seen: _Seen) -> str:
-    """Explain keys that are not found, or not held: the adapter dropped namespaces, and K1 is broken too."""
+    """Explain keys that are not found or not held: the adapter may drop namespaces, if K1 is broken too."""
     if "K1" not in seen.broken or seen.law not in ("R2", "R3", "R6", "R7") or not _has_namespaces(seen):
         return ""
     return "drops key.extra_key somewhere in match or insert, which breaks K1 as well: fix that first"
@@ -379,7 +379,7 @@ _ORDER = "changes the order of slots in match or insert, or leaves some out: one
 
 
 def _of_matches(seen: _Seen) -> str:
-    """Explain a key that is not found, or found in other slots: arguments were passed on wrongly."""
+    """Explain a key that is not found, or found in other slots: arguments may be passed wrongly."""
     if seen.law == "R1" and seen.page > 1 and isinstance(seen.operation, ops.Match | ops.Insert):
         return _no_such_page(seen.page)
     if seen.law == "R9" and isinstance(seen.operation, ops.Evict):
@@ -406,7 +406,7 @@ _HELD = "removed pages with a hold at or below"
 
 
 def _of_holds(seen: _Seen) -> str:
-    """Explain too many or too few holds: some calls did not reach the class."""
+    """Explain a wrong number of holds: some calls may not reach the class."""
     operation, is_size = seen.operation, seen.looked in ("evictable_size", "protected_size")
     if seen.law not in ("R6", "R7") or (not is_size and seen.looked != _HELD):
         return ""
@@ -435,7 +435,7 @@ def _of_holds(seen: _Seen) -> str:
 
 # -- sizes, and what is told to observers --------------------------------------------------------------------
 def _of_first_size(seen: _Seen) -> str:
-    """Explain a size that is wrong from the first step on: it has other units, or is another pool's."""
+    """Explain a size that is wrong from the first step: it may have other units, or be another pool's."""
     if seen.law != "A2" or len(seen.history.steps) > 1 or seen.looked not in seen.outcome.sizes:
         return ""
     return (
@@ -445,7 +445,7 @@ def _of_first_size(seen: _Seen) -> str:
 
 
 def _of_callbacks(seen: _Seen) -> str:
-    """Explain blocks missing from all effects: the observer was never set."""
+    """Explain blocks missing from all effects: the observer may never be set."""
     if seen.history.header.kind != "blocks" or "callbacks" not in seen.history.header.capabilities:
         return ""
     if any(step.outcome and step.outcome.effects for step in seen.history.steps):
@@ -454,7 +454,7 @@ def _of_callbacks(seen: _Seen) -> str:
 
 
 def _of_count(seen: _Seen) -> str:
-    """Explain a wrong size of the cache: the adapter counts it by itself."""
+    """Explain a wrong size of the cache: the adapter may count it in its own way."""
     if seen.looked == "available_size" or seen.looked not in seen.outcome.sizes:
         return ""
     return (
@@ -463,7 +463,7 @@ def _of_count(seen: _Seen) -> str:
 
 
 def _of_containers(seen: _Seen) -> str:
-    """Explain changed numbers: the adapter changes a list that it returned or was passed."""
+    """Explain changed numbers: the adapter may change a list that it returned or received."""
     if seen.law != "X5" or not seen.looked.startswith("numbers that"):
         return ""
     return "changes a list of its own that it returned, or the one that it was passed: let it use a copy"

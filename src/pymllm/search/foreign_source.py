@@ -1,4 +1,4 @@
-"""A digest of the source of an adapter from outside this package, so that every change is noticed."""
+"""A digest of the source of an adapter outside this package, by which each change is noticed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INSTALLED = tuple(
 
 
 def digest_adapter(name: str) -> str:
-    """Return a digest of the source of an adapter, empty for an adapter of this package.
+    """Return a digest of an adapter's source; empty for an adapter of this package.
 
     Of a program (``command:PROGRAM ARGS``) the files are taken that its command names.
     """
@@ -35,7 +35,7 @@ def digest_adapter(name: str) -> str:
 
 
 def digest_modules(names: list[str]) -> str:
-    """Return a digest of modules and of their imports, empty where this package has all of them.
+    """Return a digest of modules and of the modules they import; empty if all are in this package.
 
     Nothing is imported for it. Installed packages are left out, but for those that a name is in: they have
     versions, and too many files.
@@ -55,7 +55,7 @@ def digest_modules(names: list[str]) -> str:
 
 
 def _is_installed(path: Path) -> bool:
-    """Tell whether a file belongs to an installed package, also of another environment on the path."""
+    """Tell whether a file belongs to an installed package, in any environment on the import path."""
     is_here = any(path.is_relative_to(folder) for folder in _INSTALLED)
     return is_here or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
@@ -70,7 +70,7 @@ def _digest(files: dict[str, Path]) -> str:
 
 
 def _find(name: str) -> Path | None:
-    """Return the file of a module, loaded or not."""
+    """Return the file of a module, whether it is loaded or not."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         if spec is None and end > 1:
@@ -93,7 +93,7 @@ def _spec_of(
 
 
 def _imports_of(name: str, path: Path) -> Iterator[str]:
-    """Yield the names that a module may import: of ``from a import b`` both ``a`` and ``a.b``."""
+    """Yield the modules that a module may import: for ``from a import b`` both ``a`` and ``a.b``."""
     if path.suffix != ".py":
         return
     try:

@@ -1,4 +1,4 @@
-"""The results of ``pymllm verify`` and ``compare`` in a file: searches, second searches, smaller programs.
+"""The file that keeps results of ``pymllm verify`` and ``compare``, so that a stopped run can resume.
 
 A result is kept for its whole task: adapter with its source, configuration, machine, plan, and what is passed
 over. Where any of that differs, so may the result. It is written and read to the last field, so that whoever
@@ -30,7 +30,7 @@ Found = SearchResult | tuple[Finding, ...]
 
 
 def keep_searches(path: Path, plan: VerifyPlan) -> KeptResults[SearchOrShrink, Found]:
-    """Open a file that keeps the results of a plan's searches; a changed adapter source is searched again."""
+    """Open a file of the results of a plan's searches; searches of changed adapters are repeated."""
     sources = _sources_of(plan)
 
     def key_of(task: SearchOrShrink) -> str:
@@ -46,7 +46,7 @@ def _sources_of(plan: VerifyPlan) -> dict[str, str]:
 
 
 def digest_sources(plan: VerifyPlan) -> str:
-    """Return the sources, versions and seed that decide a plan's searches, beside the typed options."""
+    """Return the sources, versions and seed, besides the typed options, that determine a plan's searches."""
     return json.dumps([_sources_of(plan), versions(plan.adapters), plan.seed], sort_keys=True)
 
 
@@ -68,7 +68,7 @@ def pack(found: Found) -> Any:
 
 
 def unpack(task: SearchOrShrink, plain: Any) -> Found:
-    """Read the result of a task written by `pack`; `ValueError` where the task cannot have the result."""
+    """Read the result of a task written by `pack`; raise `ValueError` if it cannot be the task's result."""
     kind: Any = tuple[Finding, ...] if isinstance(task, ShrinkTask) else SearchResult
     found: Found = msgspec.convert(plain, kind, dec_hook=_made_of)
     for history in _histories_of(found):
@@ -77,12 +77,12 @@ def unpack(task: SearchOrShrink, plain: Any) -> Found:
 
 
 def _plain(violation: InvariantViolation) -> Any:
-    """Convert a value of a type that msgspec does not know."""
+    """Convert a value to plain data if msgspec does not know its type."""
     return violation.args
 
 
 def _made_of(kind: type, plain: Any) -> InvariantViolation | Counter[str]:
-    """Read a value of a type that msgspec does not know."""
+    """Read a value from plain data if msgspec does not know its type."""
     if kind is not InvariantViolation:
         return Counter(msgspec.convert(plain, dict[str, int]))
     law, message, expected, observed = msgspec.convert(plain, tuple[str, str, str | None, str | None])
@@ -99,7 +99,7 @@ def _histories_of(found: Found) -> Iterator[History]:
 
 
 def _check(task: SearchOrShrink, history: History) -> None:
-    """Refuse a program that no search can have written: it is run again, on the adapter that it names."""
+    """Refuse a program that no search can have written, since it is run on the adapter that it names."""
     if history.header.adapter != task.adapter:
         raise ValueError(f"a program of {history.header.adapter}, not of {task.adapter}")
     try:

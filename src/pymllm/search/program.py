@@ -1,4 +1,4 @@
-"""A written program: as Python that one can paste, and run again with each step judged.
+"""Programs as Python text to paste, and their rerun with each step judged.
 
 The end is run again, too, in part and as a whole; a recorded history stands beside what happens then.
 """
@@ -24,7 +24,7 @@ _COMMENT_MAX = 160
 
 
 def write_program(history: History) -> str:
-    """Write a history as a Python program that needs this package and the adapter, outcomes as comments."""
+    """Write a history as Python code that needs this package and the adapter, with outcomes as comments."""
     names = sorted({name for step in history.steps for name in _names_in(step.operation)})
     numbers = [step.number for step in history.steps]
     is_numbered = numbers == list(range(1, len(numbers) + 1))
@@ -42,7 +42,7 @@ def write_program(history: History) -> str:
 
 
 def write_record(record: object) -> str:
-    """Write a record, or a value of its fields, as a Python expression without its defaults."""
+    """Write a record, or a value in its fields, as a Python expression without default values."""
     if isinstance(record, tuple):
         items = ", ".join(write_record(item) for item in record)
         return f"({items},)" if len(record) == 1 else f"({items})"
@@ -63,7 +63,7 @@ def write_record(record: object) -> str:
 
 
 def _names_in(record: object) -> Iterator[str]:
-    """Return the names of the record classes that an expression for the record needs."""
+    """Return the names of the record classes in the expression for a record."""
     if isinstance(record, tuple):
         for item in record:
             yield from _names_in(item)
@@ -84,7 +84,7 @@ def _comment(step: Step) -> str:
 def run_program(
     adapter: str, config: Config, operations: Sequence[Operation] | Mapping[int, Operation]
 ) -> History:
-    """Run a program, a sequence numbered from 1 or a mapping, on an adapter; return steps with outcomes.
+    """Run a program, a sequence numbered from 1 or a mapping, on an adapter; return its steps with outcomes.
 
     `InvariantViolation`: it breaks a law on this adapter. `ProgramError`: it makes no sense.
     `AdapterError`: the adapter cannot be loaded, built or asked.
@@ -97,14 +97,14 @@ def run_program(
 
 
 def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> None:
-    """Carry out steps, then call `end_program`."""
+    """Carry out the steps, then call `end_program`."""
     for number, operation in steps:
         examiner.do(operation, number)
     end_program(examiner)
 
 
 def end_program(examiner: Examiner) -> None:
-    """Judge the end of a program, and run it again on new adapters, in part and as a whole (X3)."""
+    """Judge the end of a program, and run parts and the whole of it again on new adapters (X3)."""
     header = examiner.history.header
 
     def make() -> Adapter:

@@ -1,4 +1,4 @@
-"""A short conversation with a program under development: what is wrong, at which line, and what to do.
+"""A short conversation with an adapter program under development, to find each mistake and its line.
 
 Everything that the protocol has is said once for each configuration, and every answer is looked at: first
 whether it is a message, then whether it is the one that was due, then whether an adapter may answer so. What
@@ -78,16 +78,16 @@ class ProtocolReport:
 
     @property
     def answers(self) -> int:
-        """The number of lines that the program wrote, or ought to have written."""
+        """The number of lines that the program wrote or should have written."""
         return len({exchange.line for exchange in self.exchanges})
 
     @property
     def problems(self) -> tuple[Exchange, ...]:
-        """The exchanges that have a problem."""
+        """The exchanges of the conversation that show a problem."""
         return tuple(exchange for exchange in self.exchanges if exchange.problem is not None)
 
     def row(self, conversation: str | None) -> ProgramRow:
-        """Return the row of the program in a document, with the file that has the last lines."""
+        """Return the program's row in a document, with the file that holds the last lines."""
         said = self.program
         introduced = None
         if said is not None:
@@ -98,7 +98,7 @@ class ProtocolReport:
 
 
 class _Stop(Exception):
-    """Ends a conversation after which the program cannot be asked any more."""
+    """Raised to end a conversation in which the program can no longer answer."""
 
 
 class _Check:
@@ -158,7 +158,7 @@ class _Check:
             self._try_batch(sample)
 
     def _look_at_configuration(self, header: Header) -> None:
-        """Report a problem if no judge can be made for the configuration of a program."""
+        """Report a problem if no judge can be made for a program's configuration."""
         try:
             make_judge(header)
         except (PymllmError, KeyError, TypeError, ValueError) as error:
@@ -170,7 +170,7 @@ class _Check:
         return started
 
     def _try_unknown(self, number: int) -> None:
-        """Ask for an operation that the program cannot know: it has to say so, and go on."""
+        """Send an operation unknown to the program, which must reject it and go on."""
         operation = Malformed("match", "a word that nobody knows")
         self._say_operation(number, operation)
         result = self._take_outcome(number, operation)
@@ -180,7 +180,7 @@ class _Check:
             )
 
     def _try_batch(self, sample: dict[int, SampleStep]) -> None:
-        """Send all operations that name no other's numbers at once; only the last asks for the answers."""
+        """Send all operations that need no earlier result in one batch, flushed by the last one only."""
         batch = {number: step for number, step in sample.items() if not spans_of(step.operation)}
         for number, step in batch.items():
             self._say_operation(number, step.operation, is_last=number == max(batch))
@@ -196,7 +196,7 @@ class _Check:
 
     # -- operations ------------------------------------------------------------------------------------
     def _can_name(self, operation: Operation) -> bool:
-        """Tell whether earlier answers gave every number that an operation names."""
+        """Tell whether earlier results contain every slot that an operation names."""
         return all(len(self._given.get(span.step, ())) >= span.stop for span in spans_of(operation))
 
     def _numbers(self, spans: Sequence[Span]) -> list[int]:
@@ -213,7 +213,7 @@ class _Check:
     def _take_outcome(
         self, number: int, operation: Operation, step: SampleStep | None = None
     ) -> Result | None:
-        """Take the answer to an operation; ``None`` where it has no outcome."""
+        """Receive the result of an operation; return ``None`` if the program sent no outcome."""
         if self._clocks:
             clock, advanced = self._clocks.popleft(), self._take(Advanced, "advance")
             if advanced is not None and advanced.clock != clock:
@@ -241,7 +241,7 @@ class _Check:
         self.channel.send([make_line(message)])
 
     def _take(self, due: type[Any], said: str) -> Any:
-        """Take an answer; where it is not the one due, note that and return ``None``."""
+        """Receive an answer; if it is not the expected one, record a problem and return ``None``."""
         try:
             line = self.channel.receive(seconds_per_answer())
         except ChannelError as error:
@@ -274,7 +274,7 @@ class _Check:
         self.exchanges.append(Exchange(last + 1, said, answered))
 
     def _blame(self, problem: str, advice: str) -> None:
-        """Note a problem with the last answer, and an advice."""
+        """Record a problem with the last answer, and advice on it."""
         last = self.exchanges[-1]
         if last.problem is None:
             self.exchanges.pop()
@@ -288,7 +288,7 @@ def _name_of(answer: Answer) -> str:
 
 
 def check_protocol(name: str) -> ProtocolReport:
-    """Have a short conversation with ``command:PROGRAM ARGS``; refuse a program that cannot be started."""
+    """Have a short conversation with ``command:PROGRAM ARGS``; raise an error if it cannot be started."""
     command = split_command(name)
     check = _Check(open_channel(name, command, LINE_LIMIT))
     try:

@@ -31,7 +31,7 @@ REFERENCES: dict[type, tuple[str, ...]] = {
     ops.TransferRequest: ("request",),
     ops.EndTransfer: ("transfer",),
 }
-"""Fields of operations, and of records in them, that name a step where they are neither ``None`` nor 0.
+"""Fields of operations and their records that refer to a step unless they are ``None`` or 0.
 
 The other operations that have a ``request`` mean a row of the context, which is the caller's.
 """
@@ -51,7 +51,7 @@ def parts(record: Any) -> Iterator[Any]:
 
 
 def changed(record: Any, change: Callable[[Any], Any]) -> Any:
-    """Return an operation with each of its keys and spans replaced, and then itself."""
+    """Return an operation with a function applied to each of its keys and spans, and then to itself."""
     kind: Any = type(record)
     values: dict[str, Any] = {}
     for name in _fields_with_records(kind):
@@ -65,12 +65,12 @@ def changed(record: Any, change: Callable[[Any], Any]) -> Any:
 
 @functools.cache
 def _fields_with_records(kind: type) -> tuple[str, ...]:
-    """Return the fields that contain keys or spans, one or many."""
+    """Return the fields of a record class that contain keys or spans."""
     return tuple(it.name for it in structs.fields(kind) if "Span" in str(it.type) or "Key" in str(it.type))
 
 
 def unusual(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and default of each field that differs from its default, of an operation, key or span."""
+    """Yield the name and default of each field of an operation, key or span that differs from the default."""
     kind: Any = type(part)
     for name, default in _defaults_of(kind):
         if getattr(part, name) != default:
@@ -84,7 +84,7 @@ def _defaults_of(kind: type) -> tuple[tuple[str, Any], ...]:
 
 # -- what refers to what --
 def references(operation: Any) -> Iterator[int]:
-    """Yield the number of each step that an operation refers to, repeats included."""
+    """Yield the number of each step that an operation refers to, including repeats."""
     for part in parts(operation):
         for name in REFERENCES.get(type(part), ()):
             if number := getattr(part, name):
@@ -92,7 +92,7 @@ def references(operation: Any) -> Iterator[int]:
 
 
 def renumbered(operation: Any, number_of: Callable[[int], int]) -> Any:
-    """Return an operation with the steps that it refers to renumbered."""
+    """Return an operation with each step number that it refers to replaced."""
 
     def change(part: Any) -> Any:
         named = {name: getattr(part, name) for name in REFERENCES.get(type(part), ())}
@@ -103,7 +103,7 @@ def renumbered(operation: Any, number_of: Callable[[int], int]) -> Any:
 
 
 def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, ...]:
-    """Leave out operations and all operations that refer to them; number the rest from 1 again."""
+    """Return a program without some operations and those that refer to them, numbered from 1 again."""
     numbers: dict[int, int] = {}
     kept: list[Operation] = []
     for number, operation in enumerate(operations, 1):
@@ -116,7 +116,7 @@ def without(operations: Sequence[Any], dropped: Collection[int]) -> tuple[Any, .
 
 
 def only(operations: Sequence[Operation], wanted: Collection[int]) -> tuple[Operation, ...]:
-    """Keep some operations and all that they refer to, directly or not; number them from 1 again."""
+    """Return some operations with all that they refer to, directly or not, numbered from 1 again."""
     needed = set(wanted)
     for number in range(len(operations), 0, -1):
         if number in needed:
@@ -134,31 +134,31 @@ class Program:
 
     @property
     def key(self) -> int:
-        """A number that is equal for equal programs, and hardly ever for others."""
+        """A hash that is equal for equal programs, and almost never for different ones."""
         return hash((tuple(self.config.items()), self.items))
 
     @property
     def pools(self) -> int:
-        """The sum of the configuration's numbers."""
+        """The sum of the numbers in the configuration."""
         return sum(value for value in self.config.values() if type(value) is int)
 
 
 class Player(Protocol):
-    """The interface of a player of programs, implemented once for operations and once for acts."""
+    """The interface of a player of programs, which has one implementation for operations and one for acts."""
 
     @property
     def tried(self) -> Collection[object]:
-        """The programs tried so far, in some form."""
+        """Keys of the programs tried so far."""
 
     def is_worth(self, program: Program, best: Program) -> bool:
         """Tell whether a program may be smaller than the best and has not been tried."""
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Run a program; return its smaller part that broke the law, or ``None``."""
+        """Run a program; return the smaller part that broke the law, or ``None`` if no law broke."""
 
 
 class Reduction:
-    """The smallest program so far, replaced by each smaller one that also breaks the law."""
+    """The smallest program so far, replaced by each smaller program that breaks the law."""
 
     def __init__(self, player: Player, program: Program, found: FoundViolation) -> None:
         self.player = player
@@ -167,11 +167,11 @@ class Reduction:
 
     @property
     def items(self) -> tuple[Any, ...]:
-        """The items of the smallest program."""
+        """The operations or acts of the smallest program."""
         return self.program.items
 
     def attempt(self, items: tuple[Any, ...], **config: int | str | bool | None) -> bool:
-        """Play operations or acts, perhaps in another configuration, and keep them if they break the law.
+        """Play operations or acts, perhaps in another configuration, and keep a program that breaks the law.
 
         False also where it is no smaller than what is there, or was tried before. Raises `OutOfBudgetError`.
         """
@@ -185,7 +185,7 @@ class Reduction:
 
 # -- weights --
 def weigh(program: Program) -> tuple[int, ...]:
-    """Return the sizes of a program to minimise, the most important first.
+    """Return the sizes of a program that shrinking minimises, the most important first.
 
     Operations, how often one refers to another, tokens of keys and prompts, the sum of the configuration's
     numbers, how many fields of operations are not their default, and the sum of all numbers in operations.
@@ -203,7 +203,7 @@ def count_tokens(history: History) -> int:
 
 @functools.lru_cache(maxsize=100_000)
 def _weigh_operation(operation: Any) -> tuple[int, int, int]:
-    """Return tokens, fields that differ from their default, and the sum of numbers and lengths."""
+    """Return an operation's number of tokens, number of unusual fields, and sum of numbers and lengths."""
     tokens = others = numbers = 0
     for part in parts(operation):
         tokens += len(part.tokens) if isinstance(part, Key | ops.AddRequest) else 0

@@ -1,4 +1,4 @@
-"""The release that changed a program's verdict: releases of a package, each tried in its own process.
+"""The search for the release of a package that changed a program's verdict; each release has a process.
 
 pip knows where packages come from, so it is asked: which releases there are, and to unpack one of them.
 """
@@ -39,21 +39,21 @@ from pymllm.work.workers import Lost, ask
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIP = (sys.executable, "-P", "-m", "pip")
-"""The pip of this interpreter; -P: what lies in the working folder is not it."""
+"""The pip of this interpreter, with -P so that files in the working folder cannot replace it."""
 _LONGEST = 300  # of what pip says
 _OF_CALLS = frozenset(
     {"AttributeError", "ImportError", "ModuleNotFoundError", "NotImplementedError", "TypeError"}
 )
-"""What a call raises that another release does not have: no law is about that."""
+"""Errors of a call that a release lacks, about which there is no law."""
 _NO_JSON, _LISTED = "no such option: --json", "Available versions:"
-"""What an older pip says of an option that it does not know, and what stands before its list."""
+"""Texts of pip's output: the complaint of an older pip about an option, and the start of its list."""
 _NO_WHEEL = ("No matching distribution found", "Could not find a version")
 
 # -- what pip knows ----------------------------------------------------------------------------------------
 
 
 def list_releases(package: str, *, prereleases: bool = False) -> tuple[str, ...]:
-    """Ask pip for the releases of a package, oldest first, without yanked ones.
+    """Return the releases of a package that pip lists, oldest first, without yanked ones.
 
     `UsageError` where pip finds none, with its last line.
     """
@@ -77,7 +77,7 @@ def _read_list(told: str) -> list[str]:
 
 
 def within(releases: Sequence[str], first: str | None, last: str | None) -> tuple[str, ...]:
-    """Return the releases from one version to another, both included; ``None`` is no bound.
+    """Return the releases from one version to another, inclusive; ``None`` sets no bound.
 
     `UsageError` where a bound is no version, or nothing is left.
     """
@@ -94,7 +94,7 @@ def within(releases: Sequence[str], first: str | None, last: str | None) -> tupl
 
 
 def read_version(text: str) -> Version:
-    """Parse a version; `UsageError` where the text is none."""
+    """Parse a version; raise `UsageError` for a text that is no version."""
     try:
         return Version(text)
     except InvalidVersion:
@@ -102,12 +102,12 @@ def read_version(text: str) -> Version:
 
 
 def is_build_of(installed: str, release: str) -> bool:
-    """Tell whether an installed version is a build of a release: 2.13.0+cpu is 2.13.0, but not +cu130."""
+    """Tell whether an installed version is a build of a release: 2.13.0+cpu is one of 2.13.0."""
     return Specifier(f"=={read_version(release)}").contains(read_version(installed), prereleases=True)
 
 
 def unpack(package: str, version: str, folder: Path) -> Path:
-    """Have pip unpack one release below a folder, without its dependencies; return its folder.
+    """Unpack a release with pip below a folder, without its dependencies; return its folder.
 
     What is there already is taken as it is, but for an empty folder, which is filled. A wheel is taken, and
     built from source only where there is none. `UsageError` where pip cannot do it, with package, version and
@@ -139,7 +139,7 @@ def unpack(package: str, version: str, folder: Path) -> Path:
 
 
 def missing_requirements(place: Path) -> tuple[str, ...]:
-    """Return the packages that an unpacked release requires and this environment lacks.
+    """Return the requirements of an unpacked release that this environment lacks.
 
     Names are pip's. Extras are left out, and so are versions: only what is not there at all. Empty where no
     metadata tells.
@@ -181,7 +181,7 @@ def _pip(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return pip's last error, or its last line where no line is marked as an error."""
+    """Return the last line that pip marked as an error, or the last line of all."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return cut((errors or lines or [f"it ended with status {done.returncode}"])[-1], _LONGEST)
@@ -202,14 +202,14 @@ def _refuse_name(package: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program, and the adapter to run it on the release unpacked in a folder."""
+    """A program, with the adapter to run it on a release that is unpacked in a folder."""
 
     history: History
     adapter: str
     folder: Path
 
     def judge(self, version: str, seconds: float) -> ReleaseRow:
-        """Run the program in a new process, and return the verdict, or unknown with the reason.
+        """Run the program in a new process, and return its verdict, or unknown with the reason.
 
         ``seconds`` is as of `pymllm.work.time_limit.time_limit`. `UsageError` where the adapter is not
         there, or is of another kind than the program: no release makes a difference to that.
@@ -237,7 +237,7 @@ class Trial:
         return Verdict.HOLDS, None, ""
 
     def _find_strange_call(self, history: History) -> str | None:
-        """Return the step that failed in a call unknown to this release, though it did not when recorded."""
+        """Return the step that failed in a call unknown to this release, but not when it was recorded."""
         step = history.steps[-1] if history.steps else None
         if step is None or step.outcome is None:
             return None
@@ -250,7 +250,7 @@ class Trial:
         return f"step {step.number} raised {raised.error}: {raised.message}"
 
     def carry_out(self) -> RerunResult:
-        """Run the program here, in a process that has imported nothing of the package yet."""
+        """Run the program in this process, which has imported nothing of the package yet."""
         sys.path.insert(0, str(self.folder))
         behind = os.environ.get("PYTHONPATH")  # for what an adapter starts
         os.environ["PYTHONPATH"] = os.pathsep.join([str(self.folder), *filter(None, [behind])])
@@ -264,7 +264,7 @@ class Trial:
         return result
 
     def _demand_adapter(self) -> None:
-        """Refuse an adapter that no release can change."""
+        """Raise `UsageError` if the adapter is missing, or is of another kind than the program."""
         entry = find_adapter(self.adapter)
         try:
             kind = load_class(entry).KIND
@@ -288,7 +288,7 @@ class Trial:
 
 
 class Bisection:
-    """A search for the release in which a verdict changed; ``judge`` gives the verdict on one of them.
+    """A search for the release in which a verdict changed; ``judge`` returns the verdict on a release.
 
     A release whose verdict is unknown is passed over, as by ``git bisect skip``. `rows` has what was tried,
     by its place among the releases.
@@ -300,7 +300,7 @@ class Bisection:
         self._judge = judge
 
     def search(self) -> Iterator[ReleaseRow]:
-        """Try as few releases as needed to find one change, and yield the result of each.
+        """Try as few releases as needed to find a change of the verdict, and yield each result.
 
         Where the verdict changes more than once, the search goes for what looks like the newest change.
         """
@@ -320,13 +320,13 @@ class Bisection:
             yield self._try(between)
 
     def search_all(self) -> Iterator[ReleaseRow]:
-        """Try every release, oldest first, and yield the result of each."""
+        """Try every release, oldest first, and yield each result."""
         for place in range(len(self.releases)):
             yield self._try(place)
 
     @property
     def changes(self) -> tuple[ReleaseChange, ...]:
-        """All changes between two releases that have no untried release between them."""
+        """All changes of the verdict between two releases without an untried release between them."""
         return tuple(
             ReleaseChange(
                 self.rows[old].release,
@@ -341,7 +341,7 @@ class Bisection:
 
     @property
     def settled(self) -> int:
-        """The number of releases that need not be tried any more."""
+        """The number of releases that are tried or need not be tried."""
         pair = self._newest_pair
         return len(self.rows) if pair is None else len(self.releases) - len(self._untried(*pair))
 
@@ -354,7 +354,7 @@ class Bisection:
         return sorted(place for place, row in self.rows.items() if row.verdict is not Verdict.UNKNOWN)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield pairs of judged neighbours with different verdicts."""
+        """Yield neighbours among the judged releases whose verdicts differ."""
         for old, new in pairwise(self._judged):
             if _shown(self.rows[old]) != _shown(self.rows[new]):
                 yield old, new
@@ -367,12 +367,12 @@ class Bisection:
         return [place for place in range(old + 1, new) if place not in self.rows]
 
     def _middles(self) -> Iterator[int]:
-        """Yield the middle, then the quarters, then the eighths."""
+        """Yield the places at half, then at quarters, then at eighths of the releases."""
         places = dict.fromkeys(len(self.releases) * eighths // 8 for eighths in (4, 2, 6, 1, 3, 5, 7))
         yield from [place for place in places if place not in self.rows]
 
     def _place_outside(self) -> int | None:
-        """Return the middle between an outermost judged release and the nearest unknown release beyond."""
+        """Return the middle between the oldest or newest judged release and the next unknown one outside."""
         if self._newest_pair is not None:
             return None
         oldest, newest = self._judged[0], self._judged[-1]
@@ -384,7 +384,7 @@ class Bisection:
         return None
 
     def _place_between(self) -> int | None:
-        """Return the untried place nearest to the middle of the newest pair."""
+        """Return the untried place closest to the middle between the newest pair of different verdicts."""
         old, new = self._newest_pair or (0, 0)
         return min(self._untried(old, new), key=lambda place: abs(2 * place - old - new), default=None)
 

@@ -1,4 +1,4 @@
-"""From searches to verdicts: what is known of each law, of each adapter and altogether.
+"""The verdicts on each law, for each adapter and overall, from the results of searches.
 
 For one law of one adapter: violated where a program broke it; else unknown where a search that could
 have tested it ended with an error; else holds where the oracle tested it, in however few configurations; else
@@ -48,7 +48,7 @@ from pymllm.search.shrinker import Finding, pick_smallest
 
 @dataclass(frozen=True, slots=True)
 class SearchedConfiguration:
-    """One machine on one configuration of one adapter, and its findings."""
+    """One machine on one configuration of an adapter, with the result of its search."""
 
     adapter: str
     config: Config
@@ -57,13 +57,13 @@ class SearchedConfiguration:
     result: SearchResult
 
     def could_test(self, law: Law) -> bool:
-        """Tell whether the law applies here."""
+        """Tell whether the search could test a law."""
         applies = law.applies_to(self.config, self.capabilities, self.machine.kind)
         return applies and self.machine.exercises(law)
 
     @property
     def expected(self) -> frozenset[str]:
-        """Coverage goals that a search must reach before its silence means anything."""
+        """Coverage goals that the search must reach before its finding of no violation means anything."""
         kind, has_engine = self.machine.kind, self.machine.has_engine
         if kind is None:
             return frozenset()
@@ -79,13 +79,13 @@ def law_row(
     limits: tuple[str, ...] = (),
     unfinished: bool = False,
 ) -> LawRow:
-    """Make the row of a law's results."""
+    """Return a document's row for the results of a law."""
     return LawRow(law.id, law.sentence, law.source, verdict, tests, walks, broken, limits, unfinished)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFiles:
-    """The files of written programs, without those that could not be written."""
+    """The files of programs that were written."""
 
     programs: dict[tuple[str, str], str] = field(default_factory=dict)  # file by adapter and law
     # crashes, conversations: by adapter and place among its problems: the program, and the last lines that it
@@ -97,7 +97,7 @@ class SavedFiles:
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """The work of one machine on all configurations of an adapter, with its goals and its missing programs.
+    """The work of one machine on all configurations of an adapter, with its goals and unplayed programs.
 
     Missing are programs that were promised and not played, because a search took much too long.
     """
@@ -113,17 +113,17 @@ class MachineResult:
 
     @property
     def promised(self) -> int:
-        """Number of programs, had no search been cut short by the clock."""
+        """The number of programs that would have been played without the time limit."""
         return self.programs + self.missing
 
     @property
     def steps_per_second(self) -> float:
-        """Steps per second, shrinking and checks included; 0 where nothing ran."""
+        """Steps per second, including shrinking and checks; 0 if nothing ran."""
         return self.steps / self.seconds if self.seconds else 0.0
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Expected coverage goals that were never met."""
+        """The expected coverage goals that were never reached."""
         return tuple(sorted(self.expected - self.reached.keys()))
 
     def row(self) -> MachineRow:
@@ -159,12 +159,12 @@ class AdapterResult:
 
     @property
     def tested(self) -> frozenset[str]:
-        """Ids of the laws that the adapter claims to keep."""
+        """Ids of the laws that apply to the adapter."""
         return frozenset(law.id for law in self.laws if law.verdict is not Verdict.NOT_CLAIMED)
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe verdict of its laws; unknown where there are problems."""
+        """The most severe verdict on any law of the adapter; at least unknown if there are problems."""
         own = merge_verdicts(result.verdict for result in self.laws)
         return merge_verdicts([own, Verdict.UNKNOWN]) if self.problems else own
 
@@ -233,7 +233,7 @@ class VerifyReport:
 
     @property
     def deviations(self) -> tuple[DeviationRow, ...]:
-        """A row for each known deviation, with its status and the programs that showed it."""
+        """A row for each known deviation, with its status and the number of programs that showed it."""
         searched = [it for it in self.adapters if it.machines]
         return tell_deviations(self.known, {it.name: (it.tested, it.known) for it in searched})
 
@@ -244,7 +244,7 @@ class VerifyReport:
 
     @property
     def invariants(self) -> tuple[InvariantRow, ...]:
-        """The verdict on each invariant, as far as its laws have rows."""
+        """The verdict on each invariant that users ask for by name, as far as its laws have rows."""
         rows = {row.id: row.verdict for row in self.laws}
         return tuple(
             InvariantRow(name, known, merge_verdicts(rows[law] for law in known))
@@ -264,22 +264,22 @@ class VerifyReport:
 
     @property
     def promised(self) -> int:
-        """Number of programs, had no search been cut short by the clock."""
+        """The number of programs that would have been played without the time limit."""
         return sum(machine.promised for adapter in self.adapters for machine in adapter.machines)
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether fewer programs were played than the profile promises: what holds was tested less often."""
+        """Whether fewer programs were played than the profile promises, so that laws were tested less."""
         return self.programs < self.promised
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe verdict of all adapters."""
+        """The most severe verdict on any adapter."""
         return merge_verdicts(adapter.verdict for adapter in self.adapters)
 
     @property
     def exit_status(self) -> int:
-        """Status of the verdict; with ``strict``, 1 also if cut short or missing a goal or a deviation."""
+        """The exit status of the verdict; ``strict`` gives 1 also for a cut search or a missed goal."""
         gone = any(row.status == GONE for row in self.deviations)
         if self.is_strict and (gone or self.is_cut_short or any(row.unmet for row in self.goals)):
             return Verdict.VIOLATED.exit_status
@@ -290,7 +290,7 @@ class VerifyReport:
         return VerifyDocument(**self._fields(files))
 
     def comparison(self, files: SavedFiles | None = None) -> CompareDocument:
-        """Return the document with a matrix of laws by adapter."""
+        """Return the document with a matrix of laws by adapters."""
         rows = []
         for law in self.laws:
             own = ((it.name, row) for it in self.adapters for row in it.laws if row.id == law.id)
@@ -331,7 +331,7 @@ def judge_adapter(
     wanted: Collection[Law] = (),
     shrunk: Iterable[Finding] = (),
 ) -> AdapterResult:
-    """Combine the findings of one adapter's searches.
+    """Combine the findings of all searches of one adapter.
 
     With ``wanted`` laws, rows of these alone, and of broken ones; ``shrunk`` has smaller programs for these.
     """
@@ -356,7 +356,7 @@ def judge_adapter(
 
 
 def _find_limits(searches: Sequence[SearchedConfiguration]) -> tuple[LimitRow, ...]:
-    """Return the steps that were not done in an adapter's searches, each kind with its shortest program."""
+    """Return each kind of step that was not done in an adapter's searches, with its shortest program."""
     not_done, done = Counter[str](), Counter[str]()
     shown: dict[str, History] = {}
     for search in searches:
@@ -380,7 +380,7 @@ def _find_limits(searches: Sequence[SearchedConfiguration]) -> tuple[LimitRow, .
 
 
 def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str, ...]:
-    """Return the reasons why some laws of an adapter cannot be tested here; ``wanted`` as above."""
+    """Return the reasons why laws of an adapter cannot be tested here; ``wanted`` as of `judge_adapter`."""
     reasons = [
         reason
         for config, claims in smoke.configurations
@@ -398,7 +398,7 @@ def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str,
 
 
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
-    """Make the result of an adapter that cannot be examined: nothing; ``wanted`` as of `judge_adapter`."""
+    """Return the result, all laws unknown, of an adapter that cannot be searched."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
     laws = tuple(law_row(law, Verdict.UNKNOWN) for law in applicable if not wanted or law in wanted)
     return AdapterResult(
@@ -438,7 +438,7 @@ def _judge_law(
 
 
 def _is_left_out_everywhere(law: Law, able: Sequence[SearchedConfiguration]) -> bool:
-    """Tell whether on each configuration some machine found a law's necessary answers missing.
+    """Tell whether on each configuration a machine found that results needed by a law are not reported.
 
     Not each machine: one that never looks inside cannot meet it.
     """
@@ -471,7 +471,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
 
 
 def merge_goals(adapters: Iterable[AdapterResult]) -> tuple[CoverageRow, ...]:
-    """Merge the results of each required coverage goal over all adapters.
+    """Merge the results of each expected coverage goal over all adapters.
 
     Machines come in the order of the adapters, coverage goals in that of the registry.
     """

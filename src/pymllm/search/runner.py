@@ -1,4 +1,4 @@
-"""All steps of ``pymllm verify``: smoke tests, searches, second searches, and the shrinking of findings."""
+"""All steps of ``pymllm verify``: smoke tests, searches, second searches, and shrinking."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SearchCarrier(Carrier):
     """A runner of searches, among other tasks."""
 
     def search(self, label: str, tasks: Sequence[SearchTask]) -> list[SearchResult | Lost]:
-        """Carry out searches, the longest first, so that no process is alone with a long one at the end."""
+        """Carry out searches, the longest first, so that no process works alone on a long one at the end."""
         order = sorted(range(len(tasks)), key=lambda place: -price_of(tasks[place]))
         answers = self.carry_out(label, run_search, [tasks[place] for place in order])
         by_place = dict(zip(order, answers, strict=True))
@@ -53,7 +53,7 @@ class SearchCarrier(Carrier):
 def begin(
     plan: VerifyPlan, carrier: SearchCarrier
 ) -> tuple[list[SmokeReport | SmokeFailure | Lost], list[SearchTask]]:
-    """Test every adapter, and plan the first searches of the sane adapters; raises the errors of `verify`."""
+    """Smoke-test every adapter, and plan the first searches of those that pass; raises errors as `verify`."""
     with carrier.show("smoke tests", len(plan.adapters)) as done:
         smokes = carrier.workers.map(try_adapter, plan.adapters, done)
     for smoke in smokes:
@@ -69,14 +69,14 @@ def begin(
 
 
 def sane_of(smokes: Iterable[SmokeReport | SmokeFailure | Lost]) -> list[SmokeReport]:
-    """Return the reports of adapters that can be searched."""
+    """Return the reports of adapters that passed the smoke test."""
     return [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
 
 
 def verify(
     plan: VerifyPlan, progress: Progress = unseen, kept: KeptResults[Any, Any] | None = None
 ) -> VerifyReport:
-    """Search every configuration of some adapters for programs that break a law.
+    """Search every configuration of the adapters for programs that break a law.
 
     The report is the same, times aside, for every number of jobs, unless a search was cut short. It takes as
     long as the programs that the profile promises take. Each search has a limit of its own, many times as
@@ -132,7 +132,7 @@ def _look_again(
     plan: VerifyPlan,
     carrier: SearchCarrier,
 ) -> list[SearchedConfiguration]:
-    """Search again for untested laws and unmet goals, one machine after the other, while any can help."""
+    """Search again for untested laws and unreached goals, one machine at a time, while any can help."""
     again: list[SearchedConfiguration] = []
     turn = 0
     while not carrier.workers.interruption and (
@@ -146,7 +146,7 @@ def _look_again(
 def _shrink_all(
     searches: Sequence[SearchedConfiguration], plan: VerifyPlan, carrier: SearchCarrier
 ) -> dict[str, list[Finding]]:
-    """Shrink programs, and return the findings by adapter."""
+    """Shrink the programs that searches found, and return the findings by adapter."""
     shrunk: dict[str, list[Finding]] = defaultdict(list)
     tasks = plan_shrinking(searches, plan)
     for task, findings in zip(
@@ -179,7 +179,7 @@ def _sum_up(
 
 
 def versions(adapters: Iterable[AdapterEntry] = ()) -> dict[str, str]:
-    """Return the installed versions of all packages that a search of adapters uses."""
+    """Return the installed versions of all packages that a search of these adapters uses."""
     found = {"pymllm": __version__, "python": platform.python_version()}
     others = dict.fromkeys(entry.released_as for entry in adapters if entry.released_as)
     for package in ("hypothesis", "torch", "numpy", *others):

@@ -1,4 +1,4 @@
-"""One machine on one configuration: play programs, and keep the smallest that breaks a law."""
+"""The search by one machine on one configuration, which keeps the smallest program that breaks a law."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WALK_EVERY = 4
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The size of a search. What is played follows from numbers alone, however busy the machine is."""
+    """The size of a search in numbers alone, so that the programs do not depend on how busy a computer is."""
 
     seed: int  # where the choices come from
     steps: int  # most acts of one program
@@ -59,7 +59,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The reason why a search has no result: an error that is no violation, and its program, if any.
+    """The reason why a search has no result: an error that is no violation, and its program if known.
 
     Where a program in another process ended a conversation, there is what is left of that, too.
     """
@@ -112,11 +112,11 @@ def _plain_draws() -> Iterator[None]:
 
 
 class _TimeIsUp(BaseException):
-    """Ends Hypothesis between two programs; it would take an `Exception` for a failure to shrink."""
+    """Raised to stop Hypothesis between two programs; Hypothesis would shrink an `Exception` as a failure."""
 
 
 class _Watch:
-    """The counts of a machine class, and its smallest failing programs."""
+    """The counts of all programs of a machine class, and its smallest failing programs."""
 
     def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
         self._machine = machine
@@ -146,12 +146,12 @@ class _Watch:
 
     @property
     def exercised(self) -> Counter[str]:
-        """Tests of each law so far."""
+        """The number of tests of each law so far."""
         return self._counts[0]
 
     @property
     def reached(self) -> Counter[str]:
-        """Number of times that each coverage goal was met so far."""
+        """The number of times that each coverage goal was reached so far."""
         return self._counts[2]
 
     @property
@@ -161,7 +161,7 @@ class _Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether the search must stop: of shrinking, or else of looking, or one more would end too late."""
+        """Whether the search must stop: its shrinking budget is spent, or its programs, or its time."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
         if self._programs >= self.most:  # Hypothesis may play one more than it was asked for
@@ -174,14 +174,14 @@ class _Watch:
         return self._is_out_of_time
 
     def begin(self) -> ActingMachine:
-        """Make the machine of the next program, or raise `_TimeIsUp` if it is late."""
+        """Return the machine for the next program; raise `_TimeIsUp` if the search must stop."""
         if self._is_hung or self.is_late:
             self._is_stopped = True
             raise _TimeIsUp
         return self._machine()
 
     def watch(self, play: Callable[[], object]) -> None:
-        """Play, and record an error instead of raising it."""
+        """Call a function that plays programs, and record an error instead of raising it."""
         try:
             play()
         except _TimeIsUp:
@@ -193,7 +193,7 @@ class _Watch:
                 self._crash = _crash_of(error, None)
 
     def result(self) -> SearchResult:
-        """Summarise the search."""
+        """Return the result of the search."""
         spent = time.monotonic() - self._start
         plays = plays_after(self._plan.shrinks)
         short = [shrink(found, plays=plays) for found in self._smallest.values()]
@@ -237,7 +237,7 @@ class _Watch:
             self._keep_crash(_crash_of(error, examiner.history))
 
     def _note_undone(self, examiner: Examiner) -> None:
-        """Count the steps that were not done, and keep the shortest program with each."""
+        """Count the steps that were not done, and keep the shortest program with each kind."""
         evidence, history = examiner.judge.evidence, examiner.history
         self._done.update(evidence.done)
         self._not_done.update(evidence.not_done)
@@ -266,7 +266,7 @@ class _Watch:
 
 
 def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
-    """Let Hypothesis play a machine, and shrink the first program that breaks a law; then drive long ones.
+    """Play a machine by Hypothesis, and shrink the first program that breaks a law; then drive long ones.
 
     The class is a new one of `make_machine`. Hypothesis knows how to vary and to shrink; in the same time
     `drive` plays several times as many acts, by the weights that the machine gives. Shrinking may slip from
@@ -303,7 +303,7 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
 def targeted_run(
     machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str], goals: Collection[str] = ()
 ) -> SearchResult:
-    """Drive a machine from one seed after another until some laws were tested and some goals reached.
+    """Drive a machine from successive seeds until some laws are tested and some goals reached.
 
     Every program has ``plan.steps`` acts. Of one that breaks a law, steps are dropped; nothing else is made
     smaller.
@@ -324,7 +324,7 @@ def _drive_on(
     acts: int,
     is_done: Callable[[], bool],
 ) -> None:
-    """Drive a machine from one seed after another, until the search is over, late or done."""
+    """Drive a machine from successive seeds, until the search is over, late or done."""
     machine.AUDIT_EVERY = _WALK_EVERY
     for number in itertools.count():
         if watch.is_over or watch.is_late or is_done():
@@ -333,7 +333,7 @@ def _drive_on(
 
 
 def _slices(plan: SearchPlan) -> Iterator[tuple[int, int]]:
-    """Yield the runs of Hypothesis: number, and how many programs."""
+    """Yield the runs of Hypothesis, each with its number and its count of programs."""
     slices = itertools.count() if plan.slices is None else range(plan.slices)
     for number in (plan.first_slice + place for place in slices):
         if number * _SLICE >= plan.examples:
@@ -357,7 +357,7 @@ def _settings(steps: int, programs: int) -> settings:
 
 
 def _crash_of(error: BaseException, history: History | None) -> Crash:
-    """Return the first error of a chain, or its first `AdapterError`, which tells where the error was."""
+    """Return the crash for the first error of a chain, or for the first `AdapterError` in the chain."""
     errors = [error]
     while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
         errors.append(errors[-1].__context__)

@@ -44,13 +44,13 @@ _IN_TOKENS: dict[type, tuple[str, ...]] = {
     Evict: ("tokens", "secondary"),
     Insert: ("prev_prefix_len", "swa_evicted_seqlen"),
 }
-"""Fields that count tokens."""
+"""Fields of operations that count tokens."""
 _POOLS_IN_TOKENS = (*POOLS_OF_PAGES, "window")
 """Keys of a configuration that count tokens."""
 
 _FIRST_END = 4
 _LONGER_ENDS = 3
-"""Ends are tried from short to long: a short one costs nearly nothing."""
+"""Numbers of last operations to try, from small to large, since short ends cost almost nothing."""
 _MOST_IN_PAIRS = 24
 _OTHERS = 150
 _ACTS_OF_OTHERS = 3
@@ -58,7 +58,7 @@ _ACTS_OF_OTHERS = 3
 
 # -- fewer operations --
 def keep_end(reduction: Reduction) -> None:
-    """Keep only the last few operations and those they need, then more of them, until the law breaks."""
+    """Keep only the last few operations and those that they need, then more, until the law breaks."""
     operations = reduction.items
     kept = _FIRST_END
     while kept < len(operations):
@@ -69,20 +69,20 @@ def keep_end(reduction: Reduction) -> None:
 
 
 def drop_families(reduction: Reduction) -> None:
-    """Drop all operations on keys with the same first token, one family after the other."""
+    """Drop all operations on keys with the same first token, one such token after the other."""
     for family in sorted({_family(operation) for operation in reduction.items} - {""}):
         numbers = [at for at, operation in enumerate(reduction.items, 1) if _family(operation) == family]
         reduction.attempt(without(reduction.items, set(numbers)))
 
 
 def _family(operation: Operation) -> str:
-    """Return a key's namespace and first token as text; empty for an operation without a key."""
+    """Return a key's namespace and first token as text; empty for operations without a key."""
     key = _key_of(operation)
     return "" if key is None else repr((key.extra_key, key.tokens[:1]))
 
 
 def drop_kinds(reduction: Reduction) -> None:
-    """Drop all operations of one kind, unreferenced kinds first; if that fails, all but the last."""
+    """Drop all operations of one kind, those without references to them first, or all except the last."""
     operations = reduction.items
     named = Counter(type(operations[number - 1]) for it in operations for number in references(it))
     kinds = {type(operation): None for operation in operations}
@@ -93,7 +93,7 @@ def drop_kinds(reduction: Reduction) -> None:
 
 
 def drop_runs(reduction: Reduction) -> None:
-    """Drop long runs of operations, the last first, then shorter ones, down to single operations.
+    """Drop long runs of operations, the last first, then shorter runs, down to single operations.
 
     An allocation goes with all that names it; what nobody refers to goes before what gave it.
     """
@@ -119,7 +119,7 @@ def drop_pairs(reduction: Reduction) -> None:
 
 
 def _cuts(length: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges to cut out of a key, in whole units from the end on: a half, a quarter, and so on."""
+    """Yield ranges to cut out of a key, in whole units and from the end: a half, a quarter, and so on."""
     size = length // unit // 2 or 1
     while size:
         for stop in range(length // unit * unit, 0, -size * unit):
@@ -136,7 +136,7 @@ def _key_of(operation: Operation) -> Key | None:
 
 
 def shorten_keys(reduction: Reduction) -> None:
-    """Cut whole pages out of keys, then single tokens: for all that share them, then for one alone."""
+    """Cut whole pages and then single tokens from keys: first in all keys that share them, then in one."""
     page_size = page_size_of(reduction.program.config)
     for unit in (page_size, 1) if page_size > 1 else (1,):
         for is_shared in (True, False):
@@ -145,7 +145,7 @@ def shorten_keys(reduction: Reduction) -> None:
 
 
 def _shorter(operations: Operations, unit: int, is_shared: bool) -> Iterator[Operations]:
-    """Yield programs with some tokens of a key cut out, the longest cuts first."""
+    """Yield programs in which some tokens of a key are cut out, the longest cuts first."""
     keys = [(at, key) for at, operation in enumerate(operations) if (key := _key_of(operation)) is not None]
     seen = set()
     for at, key in sorted(keys, key=lambda item: -len(item[1].tokens)):
@@ -168,7 +168,7 @@ def _begins(operation: Operation, space: Namespace, tokens: Sequence[Token]) -> 
 
 
 def _cut(operation: Any, start: int, stop: int) -> Any:
-    """Cut tokens out of an operation's key, and the slots that belong to them."""
+    """Cut tokens from an operation's key, with the slots that belong to them."""
     tokens = cut_row(operation.key.tokens, start, stop)
     changes: dict[str, Any] = {"key": structs.replace(operation.key, tokens=tokens)}
     if isinstance(operation, Insert):
@@ -195,7 +195,7 @@ def merge_tokens(reduction: Reduction) -> None:
 
 
 def _tokens(operations: Operations) -> list[int]:
-    """Return the numbers that stand in keys, in ascending order."""
+    """Return the tokens in all keys, in ascending order."""
     keys = [key for operation in operations if (key := _key_of(operation)) is not None]
     tokens = (token if isinstance(token, tuple) else (token,) for key in keys for token in key.tokens)
     return sorted({number for token in tokens for number in token})
@@ -216,7 +216,7 @@ def _with_tokens(operations: Operations, others: dict[int, int]) -> Operations:
 
 # -- pages, pools --
 def shrink_pages(reduction: Reduction) -> None:
-    """Replace pages by single tokens: the first of each page, of keys as of slots."""
+    """Shrink the page size to 1: keep the first token of each page in keys, and the first slot."""
     config = reduction.program.config
     size = page_size_of(config)
     if size == 1:
@@ -279,7 +279,7 @@ def _made_usual(operation: Operation, name: str) -> Any:
 
 
 def lower_numbers(reduction: Reduction) -> None:
-    """Try smaller numbers in each field that names no step, and shorter rows of numbers and spans."""
+    """Try smaller numbers in each field that refers to no step, and shorter lists of numbers and spans."""
     at = len(reduction.items) - 1
     while at >= 0:
         is_lowered = any(
@@ -290,7 +290,7 @@ def lower_numbers(reduction: Reduction) -> None:
 
 
 def _lowered(operation: Operation) -> Iterator[Operation]:
-    """Yield an operation with shorter rows, then with one smaller number, the smallest first."""
+    """Yield an operation with shorter lists, then with one smaller number, the smallest first."""
     if _key_of(operation) is None:  # or its slots go with its tokens
         yield from _with_shorter_rows(operation)
     for name in operation.__struct_fields__:
@@ -300,7 +300,7 @@ def _lowered(operation: Operation) -> Iterator[Operation]:
 
 
 def _with_shorter_rows(operation: Operation) -> Iterator[Operation]:
-    """Yield an operation with all its rows of one length shortened alike."""
+    """Yield an operation with all its lists of equal length shortened alike."""
     values = {name: getattr(operation, name) for name in operation.__struct_fields__}
     rows = {name: value for name, value in values.items() if type(value) is tuple}
     for length in sorted({count_of(row) for row in rows.values()}):
@@ -312,7 +312,7 @@ def _with_shorter_rows(operation: Operation) -> Iterator[Operation]:
 
 
 def _runs(length: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges to drop from a row, long ones first."""
+    """Yield ranges to drop from a list, the longest first."""
     size = length // 2
     while size:
         yield from ((start, min(start + size, length)) for start in range(0, length, size))
@@ -335,7 +335,7 @@ def _smaller(value: Any) -> Iterator[Any]:
 
 # -- acts --
 def lower_arguments(reduction: Reduction, machine: type[ActingMachine]) -> None:
-    """Try smaller arguments of each act, down to the least that the machine draws."""
+    """Try smaller arguments of each act, down to the least that the act permits."""
     known = acts_of(machine)
     at = 0
     while at < len(reduction.items):
@@ -357,13 +357,13 @@ def _with_less(act: PlayedAct, name: str, least: int) -> Iterator[PlayedAct]:
 
 
 def draw_others(reduction: Reduction, machine: type[ActingMachine]) -> None:
-    """Draw short runs of acts in small pools: what took many requests may take few of another shape."""
+    """Draw new, short runs of acts in small pools, since a few requests may do what took many."""
     source = random.Random(len(reduction.player.tried))
     known = acts_of(machine)
     names, weights = list(known), [act.act_weight for act in known.values()]
 
     def draw(low: int, high: int) -> int:
-        """Draw a number from a range, preferring small ones."""
+        """Draw a number from a range, with a preference for small ones."""
         return source.randint(low, source.randint(low, high))
 
     for _ in range(_OTHERS):

@@ -28,25 +28,25 @@ from pymllm.search.reduction import Reduction, changed, parts, references, renum
 Operations = tuple[Operation, ...]
 
 _COUNTS: dict[type, str] = {Alloc: "tokens", AllocBlocks: "count", AllocRows: "count"}
-"""Operations that hand out as many numbers as they are asked for, and the field that says how many."""
+"""Operations that hand out a requested number of slots or blocks, with the field for that number."""
 _SUMMED: dict[type, tuple[str, ...]] = {
     **{kind: (count,) for kind, count in _COUNTS.items()},
     Evict: ("tokens", "secondary"),
 }
-"""Operations of which one may do what two have done, and the fields that say how much."""
+"""Operations of which one can do the work of two, with the fields that say how much."""
 POOLS_OF_PAGES = ("slots", "swa_slots")
-"""Keys of a configuration that count tokens, in whole pages."""
+"""Keys of a configuration that count tokens in whole pages."""
 
 
 # -- one step for two --
 def join_operations(reduction: Reduction) -> None:
-    """Join an operation with the next of its kind: allocations, evictions, and what has rows."""
+    """Join each operation with the next of its kind, for allocations, evictions and operations with lists."""
     while any(reduction.attempt(_joined(reduction.items, *pair)) for pair in _neighbours(reduction.items)):
         pass
 
 
 def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of two successive operations of a kind that can be joined."""
+    """Yield the numbers of successive operations of a kind that can be joined."""
     for kind in dict.fromkeys(map(type, operations)):
         for pair in pairwise(at for at, operation in enumerate(operations, 1) if type(operation) is kind):
             if _together(*(operations[number - 1] for number in pair)) is not None:
@@ -54,7 +54,7 @@ def _neighbours(operations: Operations) -> Iterator[tuple[int, int]]:
 
 
 def _together(one: Any, other: Any) -> Any:
-    """Return one operation with the counts or rows of two; ``None`` where they differ otherwise."""
+    """Return one operation with the counts or lists of two; ``None`` if they differ otherwise."""
     changes: dict[str, Any] = {}
     for name in one.__struct_fields__:
         first, second = getattr(one, name), getattr(other, name)
@@ -66,7 +66,7 @@ def _together(one: Any, other: Any) -> Any:
 
 
 def _joined(operations: Operations, first: int, second: int) -> Operations:
-    """Join allocations in the place of the first, moving their spans, and others in that of the second."""
+    """Replace two operations by one, at the place of the first for allocations, else of the second."""
     one, other = operations[first - 1], operations[second - 1]
     count = _COUNTS.get(type(one))
     given = 0 if count is None else getattr(one, count)
@@ -84,11 +84,11 @@ def _joined(operations: Operations, first: int, second: int) -> Operations:
 
 # -- one giver for another --
 _GIVE_ALIKE: tuple[frozenset[type], ...] = (frozenset({Match, Insert}), frozenset({Match, Alloc}))
-"""Operations that may give the same, beside those of one kind: a node, or slots."""
+"""Operations of different kinds that may return the same thing: a node, or slots."""
 
 
 def retarget_references(reduction: Reduction) -> None:
-    """Drop a step after redirecting its references to the first step that gives the same; last steps first.
+    """Drop each step, last first, after redirecting references to the first step that returns the same.
 
     A node is the same whether a match or an insert found it, and so are the slots of a match and of the
     allocation that they come from. Nobody asks here whether they are: the law tells.
@@ -109,20 +109,20 @@ def _give_alike(one: type, other: type) -> bool:
 
 
 def _retargeted(operations: Operations, number: int, other: int) -> Operations:
-    """Drop a step, redirecting its references to another."""
+    """Drop a step after redirecting its references to another step."""
     moved = [renumbered(it, lambda step: other if step == number else step) for it in operations]
     return without(moved, {number})
 
 
 def match_instead(reduction: Reduction) -> None:
-    """Replace an insert by a match of its key, where only its node or the use matters."""
+    """Replace an insert by a match of its key, if only the returned node or the access matters."""
     for at, operation in enumerate(reduction.items):
         if isinstance(operation, Insert):
             reduction.attempt(replaced(reduction.items, at, Match(operation.key)))
 
 
 def lower_spans(reduction: Reduction) -> None:
-    """Make spans name the first numbers of a step, in order, so that the step can give fewer."""
+    """Make spans name the first slots of a step, in order, so that the step can return fewer."""
     for change in (_lowered, _in_order):
         for at in range(len(reduction.items)):
             if at < len(reduction.items):
@@ -139,7 +139,7 @@ def _in_order(part: Any) -> Any:
 
 
 def untangle_inserts(reduction: Reduction) -> None:
-    """Take all slots of an insert from one allocation: all of them, then each.
+    """Take all slots of an insert from one allocation, for all inserts at once and then for each.
 
     What a match or another allocation gave is no longer needed then, and can be dropped.
     """
@@ -152,7 +152,7 @@ def untangle_inserts(reduction: Reduction) -> None:
 
 
 def _allocation_of(operations: Operations, operation: Operation) -> int:
-    """Return the last allocation among the steps that gave an insert its slots; 0 for a single step."""
+    """Return the last of several allocations that gave an insert its slots; 0 if there is only one."""
     if not isinstance(operation, Insert) or operation.slots is None or len(operation.slots) < 2:
         return 0
     steps = [span.step for span in operation.slots if span.step]
@@ -172,7 +172,7 @@ def _untangled(operations: Operations, places: Sequence[int]) -> Operations:
 
 # -- as much as is named --
 def shrink_allocations(reduction: Reduction) -> None:
-    """Reduce each allocation to its named pages, or to fewer unnamed ones in a smaller pool.
+    """Reduce each allocation to the pages that are named, or to fewer unnamed pages in a smaller pool.
 
     What fills a pool may have to fill it: with fewer pages handed out, more would be left.
     """
@@ -192,7 +192,7 @@ def _shrink_allocation(reduction: Reduction, number: int, unit: int) -> bool:
 
 
 def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int]:
-    """Return the pages of an allocation that any operation names."""
+    """Return the pages of an allocation that operations name."""
     spans = [
         it for operation in operations for it in parts(operation) if type(it) is Span and it.step == number
     ]
@@ -202,7 +202,7 @@ def _named_pages(operations: Operations, number: int, unit: int) -> Sequence[int
 def _with_pages(
     operations: Operations, number: int, unit: int, pages: Sequence[int], count: int
 ) -> Operations:
-    """Reduce an allocation to ``count`` pages, the first of which are the named ``pages``."""
+    """Reduce an allocation to ``count`` pages, of which the first are the named ``pages``."""
     moved = {page: place for place, page in enumerate(pages)}
 
     def change(part: Any) -> Any:
@@ -217,7 +217,7 @@ def _with_pages(
 
 
 def _shrink_filled_pool(reduction: Reduction, number: int, unit: int, pages: Sequence[int]) -> bool:
-    """Remove unnamed pages from an allocation, and as many from a pool: all, half of them, or one."""
+    """Remove unnamed pages from an allocation and equally many from the pool: all, half, or one."""
     allocation = reduction.items[number - 1]
     count = getattr(allocation, _COUNTS[type(allocation)]) // unit
     spare = count - len(pages)
@@ -238,7 +238,7 @@ def _shrink_filled_pool(reduction: Reduction, number: int, unit: int, pages: Seq
 
 
 def page_size_of(config: Config) -> int:
-    """Return a configuration's tokens per page, 1 where it has no pages."""
+    """Return the page size of a configuration in tokens, or 1 if it has no pages."""
     size = config.get("page_size")
     return size if type(size) is int and size > 0 else 1
 
@@ -250,12 +250,12 @@ def is_spans(value: Any) -> bool:
 
 
 def count_of(row: tuple[Any, ...]) -> int:
-    """Return the length of a row: of spans, how many numbers they stand for."""
+    """Return the length of a list, counting for spans the numbers that they stand for."""
     return sum(span.stop - span.start for span in row) if is_spans(row) else len(row)
 
 
 def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
-    """Remove places ``start`` to ``stop`` from a row: of spans, of the numbers they stand for."""
+    """Remove places ``start`` to ``stop`` from a list, counting for spans the numbers they stand for."""
     if not is_spans(row):
         return row[:start] + row[stop:]
     kept: list[Span] = []
@@ -270,13 +270,13 @@ def cut_row(row: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
 
 
 def _with_rows(part: Any, change: Callable[[tuple[Span, ...]], tuple[Span, ...]]) -> Any:
-    """Return a record with its rows of spans changed."""
+    """Return a record with its lists of spans changed."""
     rows = {name: row for name in part.__struct_fields__ if is_spans(row := getattr(part, name))}
     return structs.replace(part, **{name: change(row) for name, row in rows.items()}) if rows else part
 
 
 def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Merge spans that continue each other."""
+    """Return spans with adjacent ones merged."""
     merged: list[Span] = []
     for span in spans:
         if merged and (merged[-1].step, merged[-1].stop) == (span.step, span.start):

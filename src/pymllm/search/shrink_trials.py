@@ -1,4 +1,4 @@
-"""Trials of candidates for a smaller program within a budget, each on a new adapter."""
+"""Trials of candidates for a smaller program, within a budget and each on a new adapter."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from pymllm.search.reduction import Program, references, weigh, without
 from pymllm.work.time_limit import HungError
 
 _HANGS = 3
-"""An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
+"""The number of hangs after which an adapter is no longer tried, since each hang costs a full time limit."""
 
 _OWN_ROOMS = ("pymllm.machines.", "pymllm.search.", "pymllm.work.", "pymllm.oracle.")
 
 _UNITS = ("page_size", "block_size")
-"""Keys of a configuration that keep to the values which a class declares: it may have no other pages."""
+"""Keys of a configuration that stay at the values declared by the adapter's class, such as its page sizes."""
 
 
 class OutOfBudgetError(Exception):
-    """The budget for programs is spent."""
+    """Raised when the budget for programs is spent."""
 
 
 class ShrinkBudget:
-    """A budget of at most ``plays`` programs and ``seconds``, and the amount spent."""
+    """A budget of at most ``plays`` programs and ``seconds``, with the amount spent."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class ShrinkBudget:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the budget began."""
         return time.monotonic() - self._since
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Leave the block once a ``share`` of the remaining budget is spent; later code has the rest."""
+        """Stop the code of a ``with`` block once a ``share`` of the remaining budget is spent."""
         before = self._plays_max, self._seconds
         if self._plays_max is not None:
             self._plays_max = self.plays + int((self._plays_max - self.plays) * share)
@@ -95,7 +95,7 @@ class ShrinkBudget:
             self._plays_max, self._seconds = before
 
     def spend(self) -> None:
-        """Count a program about to be played; `OutOfBudgetError` where the budget is spent."""
+        """Count a program about to be played; raise `OutOfBudgetError` if the budget is spent."""
         self.check_time()
         if self.hangs >= _HANGS or (self._plays_max is not None and self.plays >= self._plays_max):
             raise OutOfBudgetError
@@ -104,12 +104,12 @@ class ShrinkBudget:
         self.plays += 1
 
     def check_time(self) -> None:
-        """Raise `OutOfBudgetError` once the time is over."""
+        """Raise `OutOfBudgetError` if the time is over."""
         if self._seconds is not None and self.seconds >= self._seconds:
             raise OutOfBudgetError
 
     def note_failure(self, error: Exception) -> None:
-        """Count a candidate that could not be run, as a hang, a misfit or a mistake.
+        """Count a candidate that could not be run as a hang, a misfit or a mistake.
 
         Raises `OutOfBudgetError` where that is what stopped it.
         """
@@ -123,7 +123,7 @@ class ShrinkBudget:
             self.misfits[type(error).__name__] += 1
 
     def tell_mistakes(self) -> tuple[str, ...]:
-        """Return a line for each mistake, the most frequent first."""
+        """Return a line for each mistake of this package, the most frequent first."""
         return tuple(
             f"{count} candidate{'s' * (count > 1)} could not be run: {mistake}"
             for mistake, count in self.mistakes.most_common()
@@ -139,7 +139,7 @@ def _is_mistake(error: Exception) -> bool:
 
 
 def makes_sense(judge: Judge[KindModel], operation: Operation) -> bool:
-    """Tell whether an operation names only slots that the caller may name.
+    """Tell whether an operation names only slots that the caller may use.
 
     Of judges and operations that are not about slots everything is let pass: the judge itself says afterwards
     what made no sense.
@@ -170,7 +170,7 @@ def _are_callers(model: CacheModel, spans: Iterable[Span], has_half: bool | None
 
 
 def _may_stand(model: CacheModel, operation: Insert) -> bool:
-    """Tell whether each page of an insert is the caller's, or the cache's own at this place."""
+    """Tell whether each page of an insert is the caller's, or the cache's own at that place."""
     if operation.slots is None:
         return True
     cache, ownership = model.cache, model.ownership
@@ -184,12 +184,12 @@ def _may_stand(model: CacheModel, operation: Insert) -> bool:
 
 
 _REPAIRS = 4
-"""Operations that are carried out for one candidate, at most, as a multiple of its length."""
+"""The greatest number of operations played for one candidate, as a multiple of its length."""
 _LEAST_REPAIRS = 400
 
 
 class Look(Enum):
-    """The thoroughness of a check: the cheapest way in which the law is seen to be broken."""
+    """The thoroughness of a check: the cheapest way that shows the law broken."""
 
     OUTCOMES = "each outcome is judged"
     TO_THE_END = "and the end, with parts of the program run again"
@@ -197,7 +197,7 @@ class Look(Enum):
 
 
 class _Player:
-    """The memory of tried programs, in a search for programs that break a law of ``laws``."""
+    """The tried programs, in a search for smaller programs that break a law of ``laws``."""
 
     def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
         self._header = header
@@ -207,7 +207,7 @@ class _Player:
         self.tried: set[int] = set()
 
     def is_new(self, program: Program) -> bool:
-        """Tell whether a program may be played and is new, and note it as tried."""
+        """Tell whether a program has not been tried yet and may be played, and record it as tried."""
         key = program.key
         if key in self.tried or any(program.config.get(unit) not in self._units[unit] for unit in _UNITS):
             return False
@@ -216,7 +216,7 @@ class _Player:
 
 
 def _find_units(header: Header) -> dict[str, set[object]]:
-    """Return the page sizes and other units in a header's configuration, and in those of its class."""
+    """Return page sizes and other units in a header's configuration, and in those of the adapter's class."""
     try:
         declared = load_class(find_adapter(header.adapter)).CONFIGURATIONS
     except PymllmError:  # nothing can be played then
@@ -225,7 +225,7 @@ def _find_units(header: Header) -> dict[str, set[object]]:
 
 
 class Trials(_Player):
-    """A player of operations that should break a law, each program on a new adapter."""
+    """A player that runs operations, each program on a new adapter, to see a law broken."""
 
     look = Look.OUTCOMES
 
@@ -234,11 +234,11 @@ class Trials(_Player):
         return weigh(program) < weigh(best) and self.is_new(program)
 
     def forget(self) -> None:
-        """Forget the tried programs, so that each can be tried again: it is looked at in another way now."""
+        """Forget the tried programs, so that each can be tried again with another check."""
         self.tried.clear()
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Run a program without operations that make no sense; ``None`` where no law breaks.
+        """Run a program without operations that make no sense; return ``None`` if no law breaks.
 
         What was left of it comes back, up to the step that broke one. Raises `OutOfBudgetError` where it must
         not be played any more, or was not at its end in time.
@@ -306,7 +306,7 @@ class Trials(_Player):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The result of one run: the number of begun steps, the steps without sense, and the violation found."""
+    """The result of one run: the number of steps begun, the skipped steps, and the violation."""
 
     steps: int
     skipped: Collection[int] = ()
@@ -314,7 +314,7 @@ class _Run:
 
 
 def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: Collection[int]) -> bool:
-    """Carry an operation out if it makes sense, and tell whether it did."""
+    """Carry out an operation if it makes sense, and return whether it did."""
     is_left_over = any(step in skipped for step in references(operation))
     if is_left_over or not makes_sense(examiner.judge, operation):
         return False
@@ -329,7 +329,7 @@ def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: C
 
 
 class ActTrials(_Player):
-    """A player of acts, for laws whose violation also depends on the requests given to an engine."""
+    """A player of acts, for violations that depend on the requests given to an engine."""
 
     def __init__(
         self, scenario: Scenario, header: Header, laws: Collection[str], budget: ShrinkBudget
@@ -339,11 +339,11 @@ class ActTrials(_Player):
         self._least: tuple[int, ...] = (sys.maxsize,)
 
     def is_worth(self, program: Program, best: Program) -> bool:
-        """Tell whether acts have not been tried: how much they lead to is seen afterwards."""
+        """Tell whether acts have not been tried; the number of their operations is known only afterwards."""
         return self.is_new(program)
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Play acts; ``None`` where no law breaks, or only in as many operations as before.
+        """Play acts; return ``None`` unless they break a law in fewer operations than before.
 
         Of as many operations the fewer acts count, then the numbers of the configuration and of the acts.
         """
@@ -371,7 +371,7 @@ class ActTrials(_Player):
 
 
 def play_scenario(scenario: Scenario, header: Header) -> FoundViolation | None:
-    """Play acts on the adapter and configuration of a header; ``None`` where no law is broken.
+    """Play acts on the adapter and configuration of a header; return ``None`` if no law breaks.
 
     The end is judged as closely as possible. `AdapterError`: the adapter cannot be built or asked.
     """
@@ -396,7 +396,7 @@ def _machine_of(scenario: Scenario, header: Header, config: Config) -> type[Acti
 
 
 def _play(machine_class: type[ActingMachine], acts: Iterable[PlayedAct]) -> None:
-    """Play the acts that make sense, and tear down the machine."""
+    """Play the acts that can be played, and end the machine."""
     machine = machine_class()
     known = acts_of(machine_class)
     try:

@@ -1,4 +1,4 @@
-"""The smallest program that breaks a law: delta debugging over a history, each candidate run again.
+"""The shrinker of programs that break a law: delta debugging over a history, with each candidate run.
 
 It comes with who can see the law broken again. A recorded program is made smaller in a process that may end
 over it; what is found on the way is told at once, so that neither an adapter that ends its process nor a user
@@ -66,17 +66,17 @@ class Finding:
 
     @property
     def law(self) -> str:
-        """Id of the law."""
+        """The id of the broken law."""
         return self.violation.law
 
     @property
     def step(self) -> int:
-        """Number of the last step; 0 where there is none."""
+        """The number of the program's last step; 0 if it has none."""
         return self.history.steps[-1].number if self.history.steps else 0
 
 
 def make_finding(found: FoundViolation) -> Finding:
-    """Make a finding, testing in which ways its violation can be shown again.
+    """Return a finding, after testing how its violation can be reproduced.
 
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
     show; a cache that does not do the same twice may show nothing the second time. Where the operations do
@@ -95,7 +95,7 @@ def make_finding(found: FoundViolation) -> Finding:
 
 
 def pick_smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the smallest program for each law, the smallest of all first."""
+    """Return the smallest program for each law, ordered by size."""
     kept: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda finding: (len(finding.history), finding.is_unfinished)):
         kept.setdefault(finding.law, finding)
@@ -152,12 +152,12 @@ class ShrinkProgress:
 
 
 _PLAYS = 2_000
-"""Programs that are enough for nearly every search for a smaller one. Of the first failures of 263 planted
+"""The number of programs that suffices for nearly every shrinking. Of the first failures of 263 planted
 faults, half were shrunk to the end in 74 programs, and the slowest in 1,876, which took 6 s."""
 
 
 def plays_after(shrinks: int) -> int:
-    """Return the number of programs for `shrink` to play after Hypothesis's number; 0 after 0."""
+    """Return the number of programs that `shrink` may play after Hypothesis played some; 0 after 0."""
     return max(_PLAYS, shrinks) if shrinks else 0
 
 
@@ -169,7 +169,7 @@ def shrink(
     laws: Collection[str] | None = None,
     from_outside: bool = False,
 ) -> FoundViolation:
-    """Return the smallest program found that breaks the same law, or one of ``laws``.
+    """Return the smallest program found that breaks the same law, or any of ``laws``.
 
     It ends with the step that breaks the law, is numbered from 1, has outcomes, and is never larger than the
     one given, which comes back where running it again breaks no law. After ``seconds`` the best so far is
@@ -183,7 +183,7 @@ def shrink(
 
 
 class Shrinker:
-    """A shrinker of one program, as `shrink`; its best is available after an interrupt, too."""
+    """A shrinker of one program, as `shrink`, whose best result stays available after an interrupt."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Shrinker:
         return replace(found, is_unfinished=is_unfinished, mistakes=mistakes)
 
     def run(self) -> None:
-        """Try smaller programs until none is left, or the budget is spent."""
+        """Try smaller programs until none is left or the budget is spent."""
         try:
             if self._found.scenario is not None and len(self._found.history) > _LONG:
                 self._begin_with_acts(self._found.scenario)
@@ -225,7 +225,7 @@ class Shrinker:
             pass
 
     def _begin_with_acts(self, scenario: Scenario) -> None:
-        """Drop acts of a long program before operations: what is left of them hangs together."""
+        """Drop acts of a long program before operations, since the operations of an act belong together."""
         with self.budget.part(_SHARE_OF_ACTS):
             reduction = self._play_acts(scenario)
             if reduction is not None:
@@ -235,7 +235,7 @@ class Shrinker:
                     self._found = reduction.found
 
     def _begin(self) -> None:
-        """Break the law again, by operations alone or else by acts, and shrink the program that does."""
+        """Reproduce the violation by operations alone or else by acts, and shrink the program that does."""
         trials, scenario = self._trials, self._found.scenario
         program = _numbered(self._found.history)
         for trials.look in self._looks:
@@ -254,7 +254,7 @@ class Shrinker:
             draw_others(reduction, scenario.machine)
 
     def _play_acts(self, scenario: Scenario) -> Reduction | None:
-        """Break the law again by acts; ``None`` where they do not."""
+        """Reproduce the violation by acts; return ``None`` if they do not break the law."""
         header = self._found.history.header
         trials = ActTrials(scenario, header, self._laws, self.budget)
         result = trials.play(Program(dict(header.config), scenario.acts))
@@ -276,7 +276,7 @@ class Shrinker:
                 join_operations(reduction)
 
     def _confirm(self, reduction: Reduction) -> None:
-        """Check that the closest look, as a rerun takes it, also sees the law broken.
+        """Check that the most thorough check, which reruns use, also sees the law broken.
 
         Where another law is seen first, the program is made smaller once more under the closest look, if that
         shows the law in the program as it was found.
@@ -302,7 +302,7 @@ class Shrinker:
 
 
 def _numbered(history: History) -> Program:
-    """Return the operations numbered from 1, and their references renumbered."""
+    """Return operations numbered from 1, with their references renumbered."""
     numbers = {step.number: number for number, step in enumerate(history.steps, 1)}
     operations: list[Operation] = [
         renumbered(step.operation, lambda number: numbers.get(number, number)) for step in history.steps
@@ -315,7 +315,7 @@ _BETWEEN_WORDS = 0.5  # Seconds: a long program takes some time to be told.
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """The task to shrink a program."""
+    """The task of shrinking a program."""
 
     history: History  # the program
     adapter: str  # registry name, ``module:Class`` or ``command:PROGRAM ARGS``
@@ -341,7 +341,7 @@ class ShrinkRun:
 
 
 def run_shrink(task: ShrinkTask) -> ShrinkRun:
-    """Run a program again and, if it breaks a law, shrink it; raises as `rerun_history`."""
+    """Run a program and, if it breaks a law, shrink it; raises errors as `rerun_history`."""
     scenario = find_scenario(task.history.header)
     result = _rerun(task, has_acts=scenario is not None)
     before = _see_again(task, result, scenario)
@@ -368,7 +368,7 @@ def run_shrink(task: ShrinkTask) -> ShrinkRun:
 
 
 def shows_again(found: FoundViolation) -> bool:
-    """Tell whether a program's operations break its law when run again."""
+    """Tell whether a program's operations break its law when they are run again."""
     return make_finding(found).is_rerun
 
 
@@ -384,7 +384,7 @@ def _rerun(task: ShrinkTask, *, has_acts: bool) -> RerunResult | None:
 def _see_again(
     task: ShrinkTask, result: RerunResult | None, scenario: Scenario | None
 ) -> FoundViolation | None:
-    """Return the violation of the operations, or else that of the acts."""
+    """Return the violation that the operations show when run again, or else that of the acts."""
     if result is not None and result.violation is not None:
         return FoundViolation(result.history, result.violation, scenario=scenario)
     if scenario is None:

@@ -1,4 +1,4 @@
-"""Programs in which one call fails: every pool call, callback and allocation in turn (X2, X4, X6, E3).
+"""Programs in which one call is made to fail: each pool call, callback and allocation (X2, X4, X6, E3).
 
 A corpus of sound programs comes from the machines and from seeds alone. Each is played again once for each
 call that it makes, up to the operation that makes it; there the call fails, and afterwards everything is
@@ -23,14 +23,14 @@ from pymllm.machines.lifecycle import EngineMachine
 
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
-"""The corpus: so many acts from each of these seeds, on every configuration."""
+"""The seeds of the corpus and the number of acts from each, for every configuration."""
 _ACTS_OF_AN_ENGINE = 5
-"""An engine's act is so many times as long as another's, and what is left of a program is played on."""
+"""The number of ordinary acts that count like one act of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One call to fail on purpose."""
+    """A call to be made to fail."""
 
     step: int  # operation that makes it
     # as of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free
@@ -52,7 +52,7 @@ class SweepReport:
 
 # -- machines in which calls fail ----------------------------------------------------------------------------
 def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
-    """Return the machine without acts that let calls fail: a corpus is of sound programs."""
+    """Return the machine without acts that make calls fail, for a corpus of correct programs."""
     space = {"LEFT_OUT": frozenset({"faults"}), "AUDIT": False}
     return type(f"{machine.__name__}__sound", (machine,), space)
 
@@ -60,7 +60,7 @@ def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
 def _drive_for(
     machine: type[ActingMachine], other: type[ActingMachine], seed: int, acts: int
 ) -> ActingMachine:
-    """Drive another machine and credit its steps and findings to this one."""
+    """Drive another machine, and count its steps and findings for this one."""
     other.steps_run = 0
     try:
         return drive(other, seed, acts)
@@ -70,7 +70,7 @@ def _drive_for(
 
 
 class _ShortOfMemory:
-    """A base of life-cycle machines in which some allocations fail, however much is free."""
+    """A base class of engine machines in which some allocations fail, however much memory is free."""
 
     FAILS_AT: ClassVar[int] = 0
     TIMES: ClassVar[int] = 0
@@ -81,7 +81,7 @@ class _ShortOfMemory:
         self.allocating.refuses = self._refuses  # type: ignore[attr-defined]
 
     def _refuses(self) -> bool:
-        """Count an allocation, and tell whether it fails; a failure repeated needs two live requests."""
+        """Count an allocation, and return whether it fails; a second failure needs two live requests."""
         cls = type(self)
         cls.allocations += 1
         lives = self.engine.lives()  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ class _ShortOfMemory:
 
 # -- what can fail -------------------------------------------------------------------------------------------
 def failures_of(history: History) -> Iterator[Failure]:
-    """Yield, in order, every call of a sound program that can be made to fail."""
+    """Yield every call of a correct program that can be made to fail, in order."""
     claimed = history.header.capabilities
     for step in history.steps:
         outcome = step.outcome
@@ -133,7 +133,7 @@ _HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], object]
     ops.AllocBlocks: _hoard_blocks,
     ops.AllocSlots: _hoard_block_slots,
 }
-"""What takes everything, so that the allocation finds nothing."""
+"""Functions that take all memory, so that the next allocation finds none."""
 
 _BLOCKS = ("allocate_blocks", "no_blocks")
 _INNER_CALLS: dict[type[Operation], tuple[str, ...]] = {
@@ -141,13 +141,13 @@ _INNER_CALLS: dict[type[Operation], tuple[str, ...]] = {
     ops.ScheduleChunk: _BLOCKS,
     ops.RunStep: (*_BLOCKS, "allocate_slots", "store_states", "forward"),
 }
-"""Calls inside a context, by the operations that may make them; no outcome tells how many there were."""
+"""Calls that operations make inside a context; outcomes do not show their number."""
 _BEYOND = 10**6
-"""No operation makes so many calls."""
+"""A number of calls that no operation reaches."""
 
 
 def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
-    """Yield each operation on a context, by its number, with the calls that it may make inside."""
+    """Yield each operation on a context, by number, with each call that it may make inside."""
     claimed = history.header.capabilities
     for step in history.steps if "faults" in claimed else ():
         calls = [
@@ -161,7 +161,7 @@ def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
 
 # -- sweeping ------------------------------------------------------------------------------------------------
 def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
-    """Fail every call of a corpus in turn, one program per seed, and judge the results.
+    """Make every call of a corpus fail in turn, a program for each seed, and judge the results.
 
     Where a law is broken, ``machine.found`` has the program. Cost: the square of the length of a program.
     """
@@ -175,7 +175,7 @@ def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Swee
 
 
 def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Iterator[Examiner]:
-    """Fail every call of a corpus in turn; yield the examiner of each program that was played to its end."""
+    """Make every call of a corpus fail in turn; yield the examiner of each program that ran to its end."""
     for seed in seeds:
         if issubclass(machine, EngineMachine):
             yield from _sweep_lives(machine, seed, acts // _ACTS_OF_AN_ENGINE)
@@ -190,7 +190,7 @@ def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) ->
 def _sweep_inside(
     machine: type[ActingMachine], sound: History, step: int, calls: Sequence[str]
 ) -> Iterator[Examiner]:
-    """Fail the first call of each kind, then the second, until there are no more."""
+    """Make the first call of each kind fail, then the second, until no further call is made."""
     without = _struck(_play(machine, sound, Failure(step, calls[0], _BEYOND)))
     for call in calls:
         for nth in itertools.count(1):
@@ -201,14 +201,14 @@ def _sweep_inside(
 
 
 def _struck(examiner: Examiner) -> Outcome | None:
-    """Return the outcome of the operation in which a call was to fail."""
+    """Return the outcome of the operation in which a call was made to fail."""
     steps = examiner.history.steps
     armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, ops.Fault))
     return steps[armed + 1].outcome
 
 
 def _play(machine: type[ActingMachine], sound: History, failure: Failure) -> Examiner:
-    """Play a program up to the operation that fails, and give everything back."""
+    """Play a program up to the operation with the failing call, and give all memory back."""
     played = machine()
     examiner = played.examiner
     looks, examiner.audits_steps = examiner.audits_steps, False
@@ -235,7 +235,7 @@ def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> 
 
 
 def _sweep_lives(machine: type[EngineMachine], seed: int, acts: int) -> Iterator[Examiner]:
-    """Fail every allocation of an engine, once and twice; everything is given back nevertheless."""
+    """Make every allocation of an engine fail, once and twice; all memory must be given back."""
     short: Any = type(f"{machine.__name__}__short", (_ShortOfMemory, machine), {})
     _drive_for(machine, short, seed, acts)
     for fails_at in range(1, short.allocations + 1):

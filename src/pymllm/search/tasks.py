@@ -1,4 +1,4 @@
-"""The tasks of a verification: searches, second searches, and findings to be made smaller.
+"""The tasks of a verification: searches, second searches, and findings to shrink.
 
 Each follows from what is to be searched and from what was found before, not from the number of processes, nor
 from time; each is carried out alone, wherever that is.
@@ -39,7 +39,7 @@ _TARGETED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class VerifyPlan:
-    """The plan of a verification: its adapters and laws, and how thoroughly they are searched."""
+    """The plan of a verification: its adapters, its laws, and the thoroughness of the search."""
 
     adapters: tuple[AdapterEntry, ...]  # in the order of the report
     laws: tuple[Law, ...]  # only what can test one of them, and only their rows; empty for all
@@ -54,14 +54,14 @@ class VerifyPlan:
 
     @property
     def unwanted(self) -> Unwanted:
-        """The violations to ignore: deviations of installed versions, and laws outside the plan."""
+        """The violations to ignore: deviations of the installed versions, and laws outside the plan."""
         known = tuple(filter(is_of_version, self.deviations))
         return Unwanted(known, tuple(law.id for law in self.laws))
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """One machine on one configuration; with ``laws`` or ``goals``, a targeted run until all were met."""
+    """A search of one machine on one configuration; with ``laws`` or ``goals`` it ends when they are met."""
 
     adapter: str
     config: Config
@@ -74,7 +74,7 @@ class SearchTask:
 
 
 def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
-    """Plan a search for every machine and configuration that can test a law asked for.
+    """Plan a search for every machine and configuration that can test a requested law.
 
     Each gets its part of what the profile promises. It follows from what is to be searched alone: not from
     the number of jobs, nor from time.
@@ -90,7 +90,7 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[Searc
 
 
 def _promise(task: SearchTask, seconds: float) -> SearchTask:
-    """Give a search the number of programs that its machine plays in some seconds of a quiet core."""
+    """Give a search the number of programs that its machine plays in some seconds on an idle core."""
     examples = max(1, round(_HALF * seconds * task.machine.pace))
     driven = max(1, round(_HALF * seconds * task.machine.driven_pace))
     most = max(_PATIENCE * seconds, _PATIENCE_LEAST)
@@ -115,7 +115,7 @@ def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
 
 
 def _search_plan(plan: VerifyPlan) -> SearchPlan:
-    """Plan a search without shrinking: a `ShrinkTask` makes small what was found."""
+    """Return the plan of a search that does not shrink, since a `ShrinkTask` shrinks its findings."""
     return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
 
 
@@ -160,7 +160,7 @@ def plan_targeted_runs(
 
 
 def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:
-    """Choose the first and the last able configuration of a machine; none once all had their turn."""
+    """Return the first and last configuration that a machine can search; nothing once all had a turn."""
     places: dict[MachineEntry, list[int]] = defaultdict(list)
     for place, (found, is_able) in enumerate(zip(own, able, strict=True)):
         if is_able:
@@ -188,7 +188,7 @@ def _targeted_run(
 
 
 def price_of(task: SearchTask) -> float:
-    """Estimate how long a search takes, without a unit."""
+    """Return an estimate of a search's duration, without a unit."""
     plan, machine = task.plan, task.machine
     return plan.steps * (plan.examples / machine.pace + plan.driven / machine.driven_pace)
 
@@ -202,7 +202,7 @@ def run_search(task: SearchTask) -> SearchResult:
 
 
 def is_cut_short(task: SearchTask, result: SearchResult) -> bool:
-    """Tell whether time ended a search: another one, on a machine that is less busy, may find more."""
+    """Tell whether the time limit ended a search, so that a repeat on an idle machine may find more."""
     if result.found or result.crash is not None:
         return False
     untested = not all(result.exercised[law] for law in task.laws)
@@ -212,7 +212,7 @@ def is_cut_short(task: SearchTask, result: SearchResult) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkTask:
-    """One finding to shrink; with a plan, also by the search that found it."""
+    """One finding to shrink; with a plan, the search that found it shrinks it, too."""
 
     adapter: str  # adapter, config, machine: what it was found with
     config: Config
@@ -224,7 +224,7 @@ class ShrinkTask:
 
 
 def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[ShrinkTask]:
-    """Choose the findings to shrink: for each adapter the smallest program of each law that it breaks.
+    """Choose the findings to shrink: the smallest program of each law that an adapter breaks.
 
     Hypothesis shrinks the smallest of all only, which is the one that is printed.
     """
@@ -253,7 +253,7 @@ def plan_shrinking(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) 
 
 
 def shrink_findings(task: ShrinkTask) -> tuple[Finding, ...]:
-    """Shrink a finding; return also other laws that smaller programs broke on the way.
+    """Shrink a finding; also return other laws that smaller programs broke on the way.
 
     The smallest of an adapter is made smaller twice, by `shrink` and by Hypothesis, since neither does for
     the other. Of 38 faults of the cabinet Hypothesis had fewer operations in two (11 for 23, 4 for 5) and

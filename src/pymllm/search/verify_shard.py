@@ -1,4 +1,4 @@
-"""One shard of ``pymllm verify`` or ``compare``: its hand of the first searches, for a file of results.
+"""One shard of ``pymllm verify`` or ``compare``: its part of the first searches, kept in a file.
 
 The searches follow from what is to be searched alone, so every machine deals out the same. What they come to
 together, second searches and smaller programs, is for whoever puts the files together, once.
@@ -35,7 +35,7 @@ def play_shard(
     command: str,
     progress: Progress = unseen,
 ) -> tuple[ShardDocument, KeyboardInterrupt | None]:
-    """Play and keep the first searches of a shard; return its document and any interruption.
+    """Play and keep the first searches of a shard; return its document, and an interruption if any.
 
     Each adapter is tried as by `pymllm.search.runner.verify`, which says what is raised; besides
     `UsageError` where there are more shards than searches.
@@ -79,13 +79,13 @@ def play_shard(
 
 
 def count_searches(plan: VerifyPlan) -> int:
-    """Count the first searches of a plan; it raises the errors of `begin`."""
+    """Return the number of first searches in a plan; raises errors as `begin`."""
     with Workers(plan.jobs, plan.timeout) as workers:
         return len(begin(plan, SearchCarrier(workers))[1])
 
 
 def deal(tasks: Iterable[SearchTask], shard: Shard) -> list[SearchTask]:
-    """Return the searches of a shard: dear searches are dealt first, so that all hands take about as long."""
+    """Return the searches of a shard, dealt longest first so that all shards take about as long."""
     dear_first = sorted(tasks, key=price_of, reverse=True)
     return list(shard.keep(dear_first, weight=lambda task: max(1, round(_FINE * price_of(task)))))
 
@@ -95,7 +95,7 @@ def _is_done(task: SearchTask, answer: SearchResult | Lost) -> bool:
 
 
 def _broken_by(searched: Searched) -> tuple[BrokenLaw, ...]:
-    """Return each law that an adapter broke once, with its smallest program's message."""
+    """Return each law that an adapter broke, once, with the message of its smallest program."""
     found: dict[str, list[Finding]] = {}
     for task, answer in searched:
         if isinstance(answer, SearchResult):

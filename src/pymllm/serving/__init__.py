@@ -1,4 +1,4 @@
-"""An embedded server: a small model whose memory is our own classes, behind an OpenAI-compatible API."""
+"""An embedded server: a small model on this package's caches, behind an OpenAI-compatible API."""
 
 from __future__ import annotations
 

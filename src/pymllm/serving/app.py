@@ -1,4 +1,4 @@
-"""The embedded server's HTTP side: OpenAI's completions with token ids, metrics, and a reset of the cache."""
+"""The HTTP application of the embedded server: completions with token ids, metrics, and a cache reset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pymllm.serving.service import TOP_LOGPROBS, Ended, Job, Produced, Service, 
 from pymllm.serving.tiny_model import VOCABULARY
 
 MODEL = "pymllm-tiny"
-"""Name of the model, the only one that there is."""
+"""The name of the only model."""
 
 _BODY_BYTES = 1 << 20
 
@@ -32,7 +32,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``POST /v1/completions``: OpenAI's fields, as far as this server has them.
+    """The body of ``POST /v1/completions``, with the fields of OpenAI's that this server supports.
 
     A field that this server has not is taken at the value that changes nothing. ``cache_salt`` and
     ``return_token_ids`` are vLLM's. ``temperature`` is 0 unless it is given.
@@ -72,7 +72,7 @@ _UNSET = ("stop", "suffix", "logit_bias")
 
 
 class _Refused(Exception):
-    """A request that this server does not serve, with the status and the field."""
+    """Raised for a request that this server does not support, with the status and the field."""
 
     def __init__(self, message: str, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class _Refused(Exception):
 
 
 def make_app(service: Service) -> Starlette:
-    """Return the application over a service, which is started with it and closed behind it."""
+    """Return the application for a service, which the application starts and closes."""
     registry = CollectorRegistry()
     registry.register(_ServiceCollector(service))
 
@@ -196,7 +196,7 @@ def _error(message: str, status: int, field: str | None = None) -> Response:
 
 
 class _Completion:
-    """One request on its way through the engine."""
+    """One completion request while the engine serves it."""
 
     def __init__(self, service: Service, asked: CompletionRequest, prompt: list[int]) -> None:
         self._asked = asked
@@ -223,7 +223,7 @@ class _Completion:
             self._loop.call_soon_threadsafe(self._told.put_nowait, told)
 
     async def answer(self, request: Request) -> Response:
-        """Answer whole, or as a stream after the first token; give the job up if the client leaves."""
+        """Answer as a whole, or as a stream after the first token; cancel the job if the client leaves."""
         leaving = asyncio.ensure_future(_until_disconnect(request))
         try:
             first = await self._next(leaving)
@@ -246,7 +246,7 @@ class _Completion:
             leaving.cancel()
 
     async def _next(self, leaving: asyncio.Future[None]) -> Told:
-        """Wait for the next token or the end; a client that left gives its job up."""
+        """Wait for the next token or the end; cancel the job if the client leaves."""
         telling = asyncio.ensure_future(self._told.get())
         either: list[asyncio.Future[Any]] = [telling, leaving]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -310,13 +310,13 @@ async def _until_disconnect(request: Request) -> None:
 
 
 class _ServiceCollector:
-    """The figures of a service, in the format of Prometheus; names are those of vLLM behind our prefix."""
+    """The metrics of a service for Prometheus, with vLLM's names after this package's prefix."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> list[Metric]:
-        """List the figures as they are now."""
+        """Yield the present metrics."""
         now = self._service.counters
         gauges = {
             "num_requests_running": ("Requests that own a row.", now.running),

@@ -28,7 +28,7 @@ def answer_at_once(listener: socket.socket) -> None:
 
 @contextmanager
 def serving(service: Service) -> Iterator[str]:
-    """Serve on a free port of 127.0.0.1, yield the address, and end the server.
+    """Serve on a free port of 127.0.0.1, yield the address, and end the server afterwards.
 
     Meanwhile asyncio does not warn of clients that leave in the middle of an answer: probes do on purpose.
     """

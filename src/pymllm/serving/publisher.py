@@ -1,4 +1,4 @@
-"""The events of an embedded server's cache over ZeroMQ, in the layout of vLLM.
+"""The publisher of an embedded server's cache events over ZeroMQ, in vLLM's message layout.
 
 A message has three parts: a topic, a number of 8 bytes with the highest first, and MessagePack. The topic is
 empty, as vLLM's is by default.
@@ -20,13 +20,13 @@ from pymllm.mem_cache.base_prefix_cache import Namespace
 from pymllm.mem_cache.cache_events import BlockHash, BlocksRemoved, BlocksStored, CacheEvent, Part
 
 KEPT_MESSAGES = 10_000
-"""Last messages that are kept for whoever asks; vLLM keeps as many."""
+"""The number of last messages kept for replay, as in vLLM."""
 _END = (-1).to_bytes(8, "big", signed=True)
 _KINDS = {Part.KV: "full_attention", Part.WINDOW: "sliding_window", Part.STATE: "mamba"}
 
 
 class EventPublisher:
-    """A publisher of cache events, and perhaps an address where missed messages are asked for.
+    """A publisher of cache events, perhaps with an address for requests of missed messages.
 
     One thread publishes; requests for missed messages are answered on a thread of its own.
 
@@ -81,7 +81,7 @@ class EventPublisher:
         return socket
 
     def await_listener(self, seconds: float) -> bool:
-        """Wait until somebody subscribes; return whether that was in time."""
+        """Wait until a listener subscribes; return whether one did in time."""
         return bool(self._socket.poll(int(seconds * 1000)))
 
     def publish(self, events: Sequence[CacheEvent]) -> None:
@@ -95,7 +95,7 @@ class EventPublisher:
         self._socket.send_multipart((b"", number, batch))
 
     def close(self) -> None:
-        """End publishing and answering; messages on their way are dropped."""
+        """Close the sockets, dropping messages in transit."""
         self._is_closing = True
         if self._answers is not None:
             self._answers.join()
@@ -129,7 +129,7 @@ class EventPublisher:
         return {"type": "AllBlocksCleared"}
 
     def _answer(self, router: zmq.Socket[bytes]) -> None:
-        """Answer requests for messages from a number on; one that is malformed gets the end alone."""
+        """Answer requests for messages from a number on; a malformed request gets only the end mark."""
         with router:
             while not self._is_closing:
                 if not router.poll(100):
@@ -152,7 +152,7 @@ def _as_bytes(hash: BlockHash) -> bytes:
 
 
 def _extra_keys(event: BlocksStored) -> list[list[Any] | None]:
-    """Return what keeps blocks apart beside their tokens: the namespace, at the first block of a prompt."""
+    """Return the values besides tokens that distinguish blocks: the namespace, at a prompt's first block."""
     first = [_plain(event.namespace)] if event.parent is None and event.namespace is not None else None
     return [first, *[None] * (len(event.hashes) - 1)]
 

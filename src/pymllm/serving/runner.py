@@ -1,4 +1,4 @@
-"""The memory of a tiny model: KV and states of an engine's requests, in our pools."""
+"""The runner of a tiny model, with the KV and states of an engine's requests in this package's pools."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pymllm.workloads.engine_pools import EnginePools, make_engine_pools, mamba_
 from pymllm.workloads.live_request import LiveRequest
 
 Choose = Callable[[LiveRequest, int, torch.Tensor], int]
-"""Chooses the token at a position of a request, from the logits there, ``(VOCABULARY,)`` float64."""
+"""A function that chooses the token at a position of a request from logits ``(VOCABULARY,)`` float64."""
 
 
 def make_model_pools(config: EngineConfig, model: TinyModel) -> EnginePools:
-    """Build the cache and the pools of a rounded configuration, with room for the states of a model."""
+    """Return the cache and the pools of a rounded configuration, with room for a model's states."""
     recurrent = model.layers.count(Layer.RECURRENT)
     if not recurrent:
         return make_engine_pools(config)
@@ -38,7 +38,7 @@ def make_model_pools(config: EngineConfig, model: TinyModel) -> EnginePools:
 
 
 class ModelRunner:
-    """Runs a model over the rows, slots and states of an engine; the `Model` that the engine is given.
+    """A runner of a model on the rows, slots and states of an engine, as the engine's `Model`.
 
     Keys and values of the layers with full attention lie in one `KVPool`, those of the layers with a window
     in another, at the SWA slots behind the full ones; states of recurrent layers lie in the engine's
@@ -67,7 +67,7 @@ class ModelRunner:
         }
 
     def compute(self, live: LiveRequest, start: int, end: int) -> None:
-        """Compute tokens ``start .. end`` of a request, and the token after them unless the prompt has it."""
+        """Compute tokens ``start .. end`` of a request, and the next token unless the prompt has it."""
         tokens = torch.from_numpy(live.tokens[start:end].astype(np.int64)).to(self._model.device)
         hidden = self._model.embed(tokens)
         for layer, kind in enumerate(self._model.layers):

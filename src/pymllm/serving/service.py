@@ -1,4 +1,4 @@
-"""The engine of an embedded server: a thread that runs requests as they come."""
+"""The engine of an embedded server, on a thread that runs requests as they arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pymllm.serving.publisher import EventPublisher
 
 TOP_LOGPROBS = 20
-"""Most alternatives that a request may ask for at each place."""
+"""The greatest number of alternatives that a request may ask for at each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ServerConfig:
         return ARCHITECTURES[self.architecture]
 
     def for_engine(self) -> EngineConfig:
-        """Return the configuration of the engine below; `UsageError` where a size is out of bounds."""
+        """Return the configuration of the engine; raise `UsageError` if a size is out of bounds."""
         try:
             as_device(self.device)
             return self._sizes()
@@ -90,7 +90,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A token that a request has produced, its log-probability, and the best ones at its place."""
+    """A produced token with its log-probability, and the best alternatives."""
 
     token: int
     logprob: float
@@ -99,7 +99,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a request; ``error`` says why where it was not finished."""
+    """The end of a request; ``error`` is the reason if it was not finished."""
 
     cached_tokens: int = 0
     error: str | None = None
@@ -111,7 +111,7 @@ Told = Produced | Ended
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A prompt with the number of tokens to produce after it; ``tell`` is called by the engine's thread.
+    """A prompt with the number of tokens to produce; the engine's thread calls ``tell``.
 
     Greedy at ``temperature`` 0, otherwise drawn from ``seed`` and the place of the token alone, so that the
     company of a request has no say.
@@ -129,7 +129,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Figures of a server: counts since its start, and its present load."""
+    """The counts of a server since its start, and its present load."""
 
     running: int = 0
     waiting: int = 0
@@ -143,7 +143,7 @@ class Counters:
 
 
 class _JobSource:
-    """The choices of the engine: requests in order of arrival, those that were given up aborted."""
+    """The source of an engine's requests, in order of arrival, which aborts cancelled ones."""
 
     may_abort = True
 
@@ -165,7 +165,7 @@ class _JobSource:
 
 
 class Service:
-    """A model that serves jobs on a thread of its own, from `start` to `close`; any thread may call it.
+    """A model that serves jobs on its own thread, from `start` to `close`; any thread may call it.
 
     ``publisher``: tells the events of the cache, each step's before the ends of its requests are told.
     An error inside the engine ends it: every job is told, and later ones are refused, with the error.
@@ -188,18 +188,18 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Make the model and its memory, and begin to serve."""
+        """Make the model and its memory, and start serving."""
         self._thread.start()
 
     def close(self) -> None:
-        """Give up every request and end the thread."""
+        """Cancel every request and end the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
         self._thread.join()
 
     def submit(self, job: Job) -> int:
-        """Take a job and return its number, for `abort`."""
+        """Add a job and return its number, for `abort`."""
         with self._changed:
             if self.failure is not None or self._is_closing:
                 job.tell(Ended(error=self.failure or "the server is closing"))
@@ -215,14 +215,14 @@ class Service:
             return number
 
     def abort(self, number: int) -> None:
-        """Give a job up, if it still runs."""
+        """Cancel a job that still runs."""
         with self._changed:
             if number in self._jobs:
                 self._source.given_up.add(number)
                 self._changed.notify()
 
     def reset(self, tell: Callable[[bool], None]) -> None:
-        """Empty the cache, and tell whether that was done: not while requests run or wait."""
+        """Empty the cache unless requests run or wait, and return whether that was done."""
         with self._changed:
             if self.failure is not None or self._is_closing:
                 tell(False)
@@ -262,7 +262,7 @@ class Service:
         return Engine(config, self._source, pools=pools, onlooker=self._notice, model=runner)
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; False once the service closes."""
+        """Wait until there is work; return False once the service closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._jobs or self._resets)
             return not self._is_closing
@@ -272,7 +272,7 @@ class Service:
             self._publisher.publish([*self._cache.take_events(), *more])
 
     def _tell_ended(self) -> None:
-        """Tell the ends of this step, whose events are on their way by now."""
+        """Report the requests that ended in this step, after their events were sent."""
         ended, self._ended = self._ended, []
         for job, end in ended:
             job.tell(end)

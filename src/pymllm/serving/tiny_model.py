@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 VOCABULARY = 128
-"""Token ids are ASCII codes: every token is one character of its own."""
+"""The number of token ids, which are ASCII codes: each token is one character."""
 
 HEADS = 4
 HEAD_DIM = 16
@@ -26,14 +26,14 @@ _GAIN = 1.7
 
 
 class Layer(enum.Enum):
-    """A kind of layer, by what it remembers."""
+    """The kinds of layers, by their memory of earlier tokens."""
 
     FULL = "full attention"
-    """Keys and values of all tokens."""
+    """A layer with keys and values of all tokens."""
     WINDOW = "sliding window"
-    """Keys and values of the window before a token."""
+    """A layer with keys and values of a window of tokens."""
     RECURRENT = "gated delta rule"
-    """One state, which stands for exactly the tokens that it has taken in."""
+    """A layer with one state for all tokens so far."""
 
 
 ARCHITECTURES: dict[str, tuple[Layer, ...]] = {
@@ -46,7 +46,7 @@ ARCHITECTURES: dict[str, tuple[Layer, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecurrentState:
-    """The state of one recurrent layer: what a row of `GDNPool` holds of it.
+    """The state of one recurrent layer, as in a row of `GDNPool`.
 
     ``matrix`` is ``(HEADS, HEAD_DIM, HEAD_DIM)``, values by keys; ``columns`` are the last
     ``CONV_KERNEL - 1`` inputs of the convolution, ``(conv_dim, CONV_KERNEL - 1)``.
@@ -57,7 +57,7 @@ class RecurrentState:
 
 
 class _Block:
-    """The weights of one layer, its gated feed-forward part included."""
+    """The weights of one layer, including its feed-forward part."""
 
     def __init__(self, kind: Layer, draw: _Draw) -> None:
         self.kind = kind
@@ -71,7 +71,7 @@ class _Block:
 
 
 class _Draw:
-    """Draws matrices of normal numbers, scaled by the number of their inputs."""
+    """A generator of normal random matrices, scaled by the number of inputs."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -83,7 +83,7 @@ class _Draw:
 
 
 class TinyModel:
-    """Weights and arithmetic of one model, in float64 on ``device``; equal for equal seeds.
+    """The weights and arithmetic of a model in float64 on ``device``, equal for equal seeds.
 
     A sequence is computed token after token or in pieces of any length: the results differ by rounding
     alone, below 1e-9 in a log-probability.
@@ -124,7 +124,7 @@ class TinyModel:
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the vectors behind an attention layer.
+        """Return the vectors after an attention layer.
 
         ``keys`` and ``values`` are those of the last ``len(keys)`` tokens, the new ones included. A token of
         a layer with a window sees itself and ``window`` tokens before it.
@@ -143,7 +143,7 @@ class TinyModel:
     def recur(
         self, layer: int, hidden: torch.Tensor, state: RecurrentState
     ) -> tuple[torch.Tensor, RecurrentState]:
-        """Return the vectors behind a recurrent layer, and the state that has taken the tokens in."""
+        """Return the vectors after a recurrent layer, and the state that includes the tokens."""
         block, normed = self._blocks[layer], _normed(hidden)
         inputs = torch.cat([state.columns.T, normed @ block.mixed])
         count = len(hidden)
@@ -162,14 +162,14 @@ class TinyModel:
         return self._finish(layer, hidden, torch.stack(out).reshape(count, _HIDDEN)), after
 
     def _finish(self, layer: int, hidden: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Add what a layer has mixed, and its feed-forward part."""
+        """Add the output of a layer's mixing part and of its feed-forward part."""
         block = self._blocks[layer]
         hidden = hidden + mixed @ block.out
         normed = _normed(hidden)
         return hidden + (torch.nn.functional.silu(normed @ block.gate) * (normed @ block.up)) @ block.down
 
     def _rotated(self, heads: torch.Tensor, start: int) -> torch.Tensor:
-        """Turn heads by their positions (RoPE)."""
+        """Return heads rotated by their positions (RoPE)."""
         positions = torch.arange(start, start + len(heads), dtype=torch.float64, device=self.device)
         angles = (positions[:, None] * self._frequencies)[:, None, :]
         first, second = heads.chunk(2, -1)

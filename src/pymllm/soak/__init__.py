@@ -1,1 +1,1 @@
-"""Long seeded campaigns: pools that fill, age and drain for hours, and a ledger of what was played."""
+"""Long seeded campaigns of runs on grown pools, and the ledger of the runs that were played."""

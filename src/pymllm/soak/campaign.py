@@ -1,4 +1,4 @@
-"""A campaign: runs handed to processes, each written to the ledger when it ends, until it is enough.
+"""A campaign: runs given to processes, each written to the ledger when it ends, until the plan is met.
 
 Runs go to processes of our own (`pymllm.work.workers`) and not to joblib, which an early design
 had: an adapter under test may hang or end its process, and a campaign of hours must outlive that.
@@ -47,11 +47,11 @@ from pymllm.work.shards import Shard
 from pymllm.work.workers import Lost, Workers
 
 _RETRIES = 2
-"""How often a run is played again whose process somebody killed, until that counts as its adapter's doing."""
+"""How often a run is repeated whose process was killed from outside, before its adapter is at fault."""
 _EVERY_LAW = frozenset(law.id for law in LAWS)
 
 Onlooker = Callable[[Totals], None]
-"""Called now and then with what there is so far."""
+"""A function that is called from time to time with the results so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def soak(
     resumed: tuple[CampaignHeader, Iterable[RunRecord]] | None = None,
     show: Onlooker | None = None,
 ) -> SoakReport:
-    """Play a campaign; if it is resumed, only the time, the processes and the end of the plan count.
+    """Play a campaign; one that is resumed takes only time, processes and end from the plan.
 
     A shard that has begun in the folder goes on there, so that what starts it again need not know.
     `UsageError`: there is no such class as ``module:Class`` names, nothing to play, the source of an adapter
@@ -202,12 +202,12 @@ class _Campaign:
         self._is_over = False
 
     def count(self, record: RunRecord) -> None:
-        """Add a run to the totals, and do not play it again."""
+        """Add a run to the totals, so that the campaign does not play it again."""
         self._done.add(record.number)
         self.totals.add(record)
 
     def play(self, workers: Workers, ledger: Ledger, start: float) -> None:
-        """Play the remaining runs; an interrupt ends the campaign with whole lines."""
+        """Play the remaining runs; an interrupt ends the campaign between two lines of the ledger."""
         try:
             self._play_all(workers, ledger, self._all_tasks(), start)
             while self._again and not workers.interruption:
@@ -228,7 +228,7 @@ class _Campaign:
             self._tick()
 
     def _is_to_be_played_again(self, task: RunTask, answer: Lost) -> bool:
-        """Tell whether to repeat a run whose process was killed from outside, no fault of the adapter."""
+        """Tell whether to repeat a run whose process was killed from outside, not through the adapter."""
         self._killed[task.number] += answer.is_killed
         is_again = answer.is_killed and self._killed[task.number] <= _RETRIES
         self._again += [task] if is_again else []
@@ -286,7 +286,7 @@ class _Campaign:
 
 
 def _lost(task: RunTask, answer: Lost) -> RunRecord:
-    """Make the record of a run whose process died or hung."""
+    """Return the record of a run whose process died or hung."""
     steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
     return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)

@@ -1,4 +1,4 @@
-"""A corpus: the runs that reached what few reach, kept to be played first the next time.
+"""A corpus: the runs that reached rare coverage goals, kept so that later campaigns play them first.
 
 A run follows from its place, seed and length, so that these are all that is kept of it. Under another version
 the same seed may be another program; what it reaches then, a merge tells.
@@ -21,9 +21,9 @@ from pymllm.soak.ledger import KeptRun, Place, RunRecord
 from pymllm.text_file import cut, read_json, read_lines, write_text_file
 
 CORPUS_FILE = "corpus.jsonl"
-"""Name of a corpus in its folder."""
+"""The name of a corpus file in its folder."""
 OPENING = {"format": "pymllm-soak-corpus", "schema": 1}
-"""First line of a corpus."""
+"""The first line of a corpus."""
 _FEW_RUNS, _FEW_SHARE = 3, 0.01
 _LIMITS = range(1, 1_000_001)
 
@@ -48,7 +48,7 @@ class CorpusRun(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def corpus_schema() -> dict[str, object]:
-    """Describe one line of a corpus, the first or another, as a JSON schema."""
+    """Return the JSON schema of a line of a corpus, the first or any other."""
     opening = {name: {"const": value} for name, value in OPENING.items()}
     first = {"type": "object", "properties": opening, "required": [*opening], "additionalProperties": False}
     return {
@@ -59,7 +59,7 @@ def corpus_schema() -> dict[str, object]:
 
 
 class RareRuns:
-    """The shortest run of a merge for each coverage goal, with the number of runs that reached the goal."""
+    """The shortest run for each coverage goal in a merge, with the number of runs that reached the goal."""
 
     def __init__(self) -> None:
         self._runs: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class RareRuns:
         self._shortest: dict[tuple[str, str], RunRecord] = {}
 
     def add(self, record: RunRecord) -> None:
-        """Add a run."""
+        """Add a run of the merge."""
         self._runs[record.adapter] += 1
         if record.failure is not None:
             return  # what it found is kept as a finding
@@ -79,7 +79,7 @@ class RareRuns:
                 self._shortest[goal_of] = record
 
     def settle(self, known: Iterable[CorpusRun] = ()) -> tuple[CorpusRun, ...]:
-        """Return the runs to keep, the shortest for each goal, including runs kept before."""
+        """Return the runs to keep: the shortest for each goal, among new runs and those kept before."""
         best: dict[tuple[str, str], CorpusRun] = {}
         for run in known:
             for goal in run.goals:
@@ -125,7 +125,7 @@ def _where(adapter: str, config: Config, machine: str) -> str:
 
 
 def read_corpus(folder: Path) -> tuple[CorpusRun, ...]:
-    """Read a corpus, empty if the file is missing; `TraceError` names a line that is none of a corpus."""
+    """Read a corpus, empty if the file is missing; raise `TraceError` for an invalid line."""
     path = folder / CORPUS_FILE
     return tuple(_read(path)) if path.exists() else ()
 
@@ -150,7 +150,7 @@ def _read(path: Path) -> Iterator[CorpusRun]:
 
 
 def write_corpus(runs: Iterable[CorpusRun], folder: Path) -> None:
-    """Write a corpus, replacing an existing one."""
+    """Write a corpus, in place of an existing one."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(it) for it in (OPENING, *map(msgspec.to_builtins, runs)))
     write_text_file(folder / CORPUS_FILE, "".join(f"{line}\n" for line in lines))

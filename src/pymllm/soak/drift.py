@@ -1,4 +1,4 @@
-"""The question whether memory grows with a campaign's operations, answered in memory that does not grow.
+"""The estimate of whether memory grows with a campaign's operations, made in a fixed amount of memory.
 
 That says a robust slope (`pymllm.instrument.slope`), shared by the processes: a run that was large, or a
 collection that came late, moves it little. Its spread is the interval that has the true slope with a
@@ -27,19 +27,19 @@ _FEWEST = 8  # samples after that, over all processes
 
 
 class DriftVerdict(enum.Enum):
-    """The verdict of the samples of memory."""
+    """The verdict on the growth of a measure of memory."""
 
     FLAT = "flat"
-    """Even the upper end of the spread is below the bound."""
+    """Even the upper end of the estimate is below the bound."""
     GROWS = "grows"
-    """Even the lower end of the spread is above the bound, and what has grown is more than noise."""
+    """Even the lower end of the estimate is above the bound, and the growth is more than noise."""
     TOO_SHORT = "too short to tell"
-    """Neither, or there are too few samples."""
+    """The estimate spans the bound, or there are too few samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One way to measure memory."""
+    """A way to measure memory, with the bounds for its growth."""
 
     name: str  # name, unit: field of `Memory`, and what it counts
     unit: str
@@ -53,15 +53,15 @@ MEASURES: tuple[Measure, ...] = (
     Measure("uss", "bytes", float(16 << 20), float(64 << 20)),
     Measure("rss", "bytes", float(16 << 20), float(64 << 20)),
 )
-"""What is in use is held to little: one object for every twenty operations, and a byte of everything else for
-each. What the process has from the system may grow by sixteen: arenas stay for a few objects in them. Over 10
+"""Memory in use has a low bound: one object for every twenty operations, and a byte of all else for each.
+What the process has from the system may grow by sixteen: arenas stay for a few objects in them. Over 10
 million operations sound classes went up by 1,066 blocks and 8.8 MiB of arenas in a million."""
 _COURSES = ("operations", "is_first", *(measure.name for measure in MEASURES))
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The change of one measure with operations."""
+    """The growth of one measure per operation."""
 
     measure: str  # measure, unit: what was measured: ``blocks``, ``malloc``, ``uss`` or ``rss``
     unit: str
@@ -92,7 +92,7 @@ class Drift:
 
 
 class MemoryCourse:
-    """The samples of a campaign, by process; in few bytes, so as not to be a leak themselves.
+    """The memory samples of a campaign, by process, kept in few bytes so as not to be a leak themselves.
 
     Looked at is the floor, the least that a process ever has again: what a run leaves behind until the next
     one is no growth. What the floor rises by with the first run of a process at a place is left out, with the
@@ -110,11 +110,11 @@ class MemoryCourse:
 
     @property
     def processes(self) -> list[str]:
-        """The measured processes, in order."""
+        """The ids of the measured processes, in order."""
         return sorted(self._of)
 
     def samples(self, process: str, name: str) -> list[tuple[int, int]]:
-        """Return numbers of operations and a measure of `Memory` after them, in order."""
+        """Return the numbers of operations, and a measure of `Memory` after each, in order."""
         course = self._of[process]
         return sorted(zip(map(int, course["operations"]), map(int, course[name]), strict=True))
 
@@ -146,7 +146,7 @@ class MemoryCourse:
         self._samples = sum(len(it["operations"]) for it in self._of.values())
 
     def estimate(self) -> tuple[Drift, ...]:
-        """Return the drift of each measure that was taken."""
+        """Return the growth of each measure that was taken."""
         ordered = {name: _ordered(self._of[name]) for name in self.processes}
         return tuple(
             estimate_drift(measure, {name: _risen(course, measure.name) for name, course in ordered.items()})
@@ -156,14 +156,14 @@ class MemoryCourse:
 
 
 def _ordered(course: Mapping[str, array[float]]) -> dict[str, array[float]]:
-    """Return a course in the order of operations: lines of a ledger come in the order of runs."""
+    """Return a process's samples in the order of operations, since ledger lines are in the order of runs."""
     operations = course["operations"]
     order = sorted(range(len(operations)), key=operations.__getitem__)
     return {name: array("d", [numbers[at] for at in order]) for name, numbers in course.items()}
 
 
 def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float], list[float]]:
-    """Return operations, and the rise of the floor after them, without first runs."""
+    """Return the numbers of operations, and the rise of the memory floor, without the first runs."""
     spent, risen = [0.0], [0.0]
     # The least of each value and those after it.
     floor = list(itertools.accumulate(reversed(course[name]), min))[::-1]
@@ -176,7 +176,7 @@ def _risen(course: Mapping[str, Sequence[float]], name: str) -> tuple[list[float
 
 
 def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Drift:
-    """Estimate a slope over series by process: operations, and what was measured after them."""
+    """Estimate the growth per operation from each process's samples: operations, and memory after them."""
     points_of = [list(zip(*course, strict=True)) for course in series.values()]
     warm = [points[int(len(points) * _WARMING_UP) :] for points in points_of]
     settled = [points for points in warm if len(points) >= 3]

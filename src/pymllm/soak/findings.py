@@ -1,4 +1,4 @@
-"""The findings of campaigns, as fleets of fuzzers keep findings: one entry for each law and small program.
+"""The findings of campaigns: one entry for each pair of a broken law and a small program.
 
 Many runs meet the same bug. Their programs are made small, as many of an adapter and law as somebody asks
 for, and two that differ in names only are one (`pymllm.soak.program_digest`). Runs whose programs
@@ -32,11 +32,11 @@ from pymllm.work.carrying import Progress, unseen
 from pymllm.work.workers import Lost, Workers
 
 FINDINGS_FILE = "findings.json"
-"""Name of what was found, beside a ledger that was merged."""
+"""The name of the file of findings beside a merged ledger."""
 PROGRAMS = "programs"
-"""Folder beside a ledger with the programs that failed."""
+"""The folder of failing programs beside a ledger."""
 SECONDS = 60.0
-"""What making one program small may take."""
+"""The most seconds that the shrinking of one program may take."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Findings:
         self._of: dict[tuple[str, str], _Failing] = {}
 
     def add(self, record: RunRecord) -> None:
-        """Add a run that broke a law; runs come in the order of numbers."""
+        """Add a run that broke a law; runs must come in ascending order of numbers."""
         if record.failure is None or record.failure.law is None:
             return
         failing = self._of.setdefault((record.adapter, record.failure.law), _Failing())
@@ -72,7 +72,7 @@ class Findings:
             failing.first[-1] = record  # that of a campaign that one machine played is small already
 
     def adapters(self) -> set[str]:
-        """Return the adapters whose programs would be made small."""
+        """Return the adapters whose programs `settle` would shrink."""
         return {adapter for adapter, _ in self._of}
 
     def settle(
@@ -82,7 +82,7 @@ class Findings:
         jobs: int = 1,
         progress: Progress = unseen,
     ) -> tuple[FindingRow, ...]:
-        """Shrink programs where requested, and merge equal ones, the smallest first.
+        """Shrink programs if requested, and merge equal ones; return the findings, smallest first.
 
         Programs are looked for in ``folders``, and copied to ``output``. `KeyboardInterrupt` ends it.
         """
@@ -119,7 +119,7 @@ class Findings:
 
 
 def _make_small(task: tuple[Any, str, Any]) -> Finding | None:
-    """Shrink a program; ``None`` where it does not break its law again, or cannot be run."""
+    """Shrink a program; return ``None`` if it cannot be run, or does not break its law again."""
     history, adapter, law = task
     try:
         run = run_shrink(ShrinkTask(history, adapter, (law,), SECONDS))
@@ -168,7 +168,7 @@ def _row_of(record: RunRecord, history: History | None, output: Path | None) -> 
 
 
 def _read(name: str | None, folders: Sequence[Path]) -> History | None:
-    """Read the program of a run from the first folder with its file, trusting no path in a ledger."""
+    """Read the program of a run from the first folder that has its file; paths in ledgers are not trusted."""
     for folder in folders:
         path = folder / (name or "")
         if name is None or not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
@@ -184,7 +184,7 @@ def _read(name: str | None, folders: Sequence[Path]) -> History | None:
 
 
 def read_baseline(path: Path) -> tuple[FindingRow, ...]:
-    """Read the findings of an earlier merge: its folder, its findings, or any ledger.
+    """Read the findings of an earlier merge from its folder, its findings file, or any ledger.
 
     `TraceError` and `OSError` where it is none of these.
     """
@@ -203,7 +203,7 @@ def read_baseline(path: Path) -> tuple[FindingRow, ...]:
 
 
 def compare_findings(found: Iterable[FindingRow], known: Sequence[FindingRow]) -> tuple[FindingRow, ...]:
-    """Mark new findings, date known ones, and keep known findings that did not show again at the end.
+    """Mark new findings and date known ones; put known ones that were not seen again at the end.
 
     A program is news where no known one of its law is equal. Where nobody made programs small, of what is
     found or of what is known, it is news that an adapter breaks a law.

@@ -31,11 +31,11 @@ from pymllm.work.task_file import append_line, length_of_lines, read_records
 
 FORMAT = "pymllm-soak"
 SCHEMA = 1
-"""Version of the format; a reader refuses any other."""
+"""The version of the format; a reader refuses any other."""
 
 
 Count = Annotated[int, Meta(ge=0)]
-"""So many of something."""
+"""A name with a number of occurrences."""
 
 
 class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def campaign(self) -> CampaignHeader:
-        """Return the header of the whole campaign, of which this one may be a shard's."""
+        """Return the header of the whole campaign, whether this one is the campaign's or a shard's."""
         return self if self.shard is None else structs.replace(self, shard=None)
 
     def known_at(self, place: Place) -> tuple[Deviation, ...]:
@@ -101,7 +101,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return tuple(it for it in self.deviations if it.is_of(place.adapter, place.config))
 
     def version_at(self, place: Place) -> str:
-        """Return the version of runs at a place: the package's, with what makes them play otherwise.
+        """Return the version of runs at a place: the package's, with all that changes what runs play.
 
         That is the source of an adapter from elsewhere, and what is known to differ, each as a digest.
         """
@@ -129,7 +129,7 @@ class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The memory of a process between two runs, when everything of the last run is gone.
+    """The memory of a process between two runs, when the last run has given up its memory.
 
     - ``process``: Tells processes apart, also those of other machines.
     - ``operations``: It has carried out so far.
@@ -210,17 +210,17 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run ended or failed; otherwise its process died or hung."""
+        """Whether the run ended or failed; if not, its process died or hung."""
         return bool(self.digest)
 
     @property
     def played(self) -> tuple[str, Failure | None]:
-        """Return the results that must be equal whenever this run is played."""
+        """Return the results that must be equal each time this run is played."""
         return self.digest, self.failure
 
 
 OPENING = {"format": FORMAT, "schema": SCHEMA}
-"""What a header begins with."""
+"""The beginning of the header line."""
 
 
 def write_line(record: CampaignHeader | RunRecord) -> str:
@@ -230,7 +230,7 @@ def write_line(record: CampaignHeader | RunRecord) -> str:
 
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
-    """Read a line of a ledger; `ValueError` says what is wrong with the line."""
+    """Read a line of a ledger; raise `ValueError` for an invalid line."""
     return _record_of(read_json(line))
 
 
@@ -261,7 +261,7 @@ def _record_of(plain: Any) -> CampaignHeader | RunRecord:
 
 
 def ledger_schema() -> dict[str, Any]:
-    """Describe one line of a ledger, header or run, as a JSON schema."""
+    """Return the JSON schema of a line of a ledger, header or run."""
     header = schema_of(CampaignHeader)
     opening = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}
     header["properties"] = {**opening, **header["properties"]}
@@ -274,13 +274,13 @@ def ledger_schema() -> dict[str, Any]:
 
 
 FILE = "ledger.jsonl"
-"""Name of a ledger in the folder of its campaign."""
+"""The name of a ledger file in the folder of its campaign."""
 LIMIT = 2**36
-"""Most bytes of a ledger: nobody has it in memory."""
+"""The greatest size of a ledger in bytes, which no reader holds in memory at once."""
 
 
 class Ledger:
-    """The ledger of a campaign, locked against other writers; an unfinished last line is cut off.
+    """The ledger file of a campaign, locked against other writers; an unfinished last line is cut off.
 
     `UsageError`: another campaign writes it, or, where it ``is_new``, there is one in it that would be mixed
     up with it. `OSError`: it cannot be written.
@@ -301,7 +301,7 @@ class Ledger:
             raise
 
     def _lock(self) -> None:
-        """Lock the file against other writers until it is closed; some systems cannot."""
+        """Lock the file against other writers until it is closed, where the system supports locks."""
         with suppress(OSError):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -318,7 +318,7 @@ class Ledger:
         self._file.close()
 
     def add(self, record: CampaignHeader | RunRecord) -> None:
-        """Append a line; raises as `append_line`."""
+        """Append a line; raise errors as `append_line`."""
         append_line(self.path, write_line(record))
 
 

@@ -1,4 +1,4 @@
-"""A ledger without measurements, which differ each time, and a file of the measurements beside the ledger.
+"""A ledger without measurements, which differ on each play, and the file that holds these measurements.
 
 So what was played is the same file wherever it was played, and nothing is lost.
 """
@@ -30,13 +30,13 @@ from pymllm.soak.ledger import (
 from pymllm.text_file import cut, read_json, read_lines
 
 MEASURED_FILE = "measured.jsonl"
-"""Name of what was measured, beside a ledger that was merged."""
+"""The name of the file of measurements beside a merged ledger."""
 MEASURED_OPENING = {"format": f"{FORMAT}-measured", "schema": 1}
-"""First line of a file of what was measured."""
+"""The first line of a file of measurements."""
 
 
 class Measured(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The measurements of a run, written by a merge apart from the played results; fields as of `RunRecord`.
+    """The measurements of a run, which a merge writes apart from its results; fields as of `RunRecord`.
 
     Lines are in the order of the ledger's; ``number`` and ``seed`` say of which run one is.
     """
@@ -57,11 +57,11 @@ class Measured(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         return cls(record.number, record.seed, **{name: getattr(record, name) for name in _MEASURED})
 
     def is_of(self, record: RunRecord) -> bool:
-        """Tell whether the measurements belong to a run whose line lacks them."""
+        """Tell whether the measurements belong to a run without measurements."""
         return (self.number, self.seed) == (record.number, record.seed) and not record.memory.process
 
     def put_into(self, record: RunRecord) -> RunRecord:
-        """Return a run with its measurements."""
+        """Return a run with these measurements."""
         return structs.replace(record, **{name: getattr(self, name) for name in _MEASURED})
 
 
@@ -69,7 +69,7 @@ _MEASURED = ("audited", "seconds", "cpu", "shares", "memory", "file", "short")
 
 
 def canonical_line(record: CampaignHeader | RunRecord) -> str:
-    """Return the line of the played results, equal for equal runs wherever they were played.
+    """Return a run's line without measurements, equal for equal runs wherever they were played.
 
     A header says nothing of a shard there, and a run nothing of what was measured; names are in order, and
     what is as it is by default is left out.
@@ -83,7 +83,7 @@ _ATOMS = frozenset({bool, float, int, str, type(None)})
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON without fields that equal their default; msgspec compares by identity."""
+    """Return plain data for JSON without default values; msgspec compares defaults by identity."""
     if isinstance(value, Struct):
         fields = ((name, getattr(value, name), default) for name, default in _defaults(type(value)))
         return {
@@ -98,19 +98,19 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _defaults(of: type[Struct]) -> tuple[tuple[str, Any], ...]:
-    """Return field names with their defaults; a field without one has a default that equals nothing."""
+    """Return the fields of a record class with their defaults; without one, with a value unequal to all."""
     fields = structs.fields(of)
     made = (it.default if it.default_factory is msgspec.NODEFAULT else it.default_factory() for it in fields)
     return tuple((it.name, default) for it, default in zip(fields, made, strict=True))
 
 
 def measured_line(record: RunRecord) -> str:
-    """Return the line of the measurements."""
+    """Return the line of a run's measurements."""
     return json.dumps(msgspec.to_builtins(Measured.take_from(record)))
 
 
 def measured_schema() -> dict[str, Any]:
-    """Describe one line of measurements, the first or another, as a JSON schema."""
+    """Return the JSON schema of a line of measurements, the first or any other."""
     opening = {name: {"const": value} for name, value in MEASURED_OPENING.items()}
     first = {"type": "object", "properties": opening, "required": [*opening], "additionalProperties": False}
     return {
@@ -121,7 +121,7 @@ def measured_schema() -> dict[str, Any]:
 
 
 def read_with_measured(path: Path) -> Iterator[CampaignHeader | RunRecord]:
-    """Read a ledger together with the measurements that a merge has put beside it.
+    """Read a ledger together with the file of measurements that a merge wrote beside it.
 
     `TraceError` as of `read_ledger`, and where a line beside it is of no run, or not in its place.
     """

@@ -1,4 +1,4 @@
-"""Campaigns put together: one ledger, what was found, a corpus, and the results of all."""
+"""The merge of several campaigns into one ledger, findings, a corpus, and common results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.work.carrying import Progress, unseen
 
 
 def find_ledgers(folders: Sequence[Path]) -> list[Path]:
-    """Return the ledger of each campaign that began; keep the path of a ledger that is named itself.
+    """Return the ledger of each campaign that has begun; a path may also name a ledger itself.
 
     Where none began, the ledgers that there would be.
     """

@@ -1,4 +1,4 @@
-"""Ledgers put together: one form for what was played, whoever played it, in whichever order, however often.
+"""The merge of ledgers into one, the same whichever process played each run, in whichever order.
 
 Of each campaign there are its header and its runs by number, each once. What was measured is different each
 time, and is kept apart. Memory does not grow with what is merged: lines are sorted in parts, which go to a
@@ -35,7 +35,7 @@ from pymllm.text_file import write_text_pieces
 from pymllm.work.shards import Shard
 
 BUDGET = 2**24
-"""Bytes of lines that are sorted at a time; Python needs a little more for them."""
+"""Bytes of lines that are sorted at a time; Python needs slightly more memory for them."""
 _PARTS = 64  # that are open at a time
 _CHUNK = 2**16
 _MOST_CONFLICTS, _MOST_RANGES = 1_000, 100  # that are kept to be told
@@ -43,7 +43,7 @@ _HEADERS_LIMIT = 2**27  # bytes
 
 
 class LineSorter:
-    """A sorter of lines, which keeps a part in memory, and the rest in private temporary files."""
+    """A sorter of lines that keeps some in memory, and all others in private temporary files."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
@@ -53,7 +53,7 @@ class LineSorter:
         weakref.finalize(self, _close, self._parts)
 
     def add(self, line: bytes) -> None:
-        """Add a line, with its end."""
+        """Add a line, including its newline."""
         self._lines.append(line)
         self._size += len(line)
         if self._size > self._budget:
@@ -88,7 +88,7 @@ def _close(files: list[IO[bytes]]) -> None:
 
 
 def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Read lines from the beginning, independently of other readers of the file."""
+    """Yield the lines of a file from its beginning, independently of other readers of the file."""
     at, rest = 0, b""
     while chunk := os.pread(file.fileno(), _CHUNK, at):
         at += len(chunk)
@@ -102,7 +102,7 @@ _Fields = tuple[bytes, bytes, bytes]
 
 
 def _encode(place: bytes, record: RunRecord) -> bytes:
-    """Encode a run as a line; sorting puts the line that counts before the run's other lines.
+    """Encode a run as a line that sorts so that the line to keep comes before the run's other lines.
 
     That is one that ended, and was looked at more often, with its programs. JSON has no tab.
     """
@@ -133,7 +133,7 @@ def _key_of(line: bytes) -> bytes:
 
 
 class Conflict:
-    """Two lines of one run that played different things (X3)."""
+    """Two lines of one run with different results (X3)."""
 
     def __init__(self, first: RunRecord, second: RunRecord) -> None:
         self.first = first
@@ -146,14 +146,14 @@ class Conflict:
 
 @dataclass(slots=True)
 class Differing:
-    """The runs of an adapter that played differently when repeated, each counted once."""
+    """The runs of an adapter that had different results when repeated, each counted once."""
 
     conflict: Conflict  # of the first of them
     runs: int = 0
 
 
 def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the other lines of a run, in order, that contradict the first; lost processes contradict nothing.
+    """Yield each later line of a run that contradicts its first; lines of lost processes contradict nothing.
 
     What several lines say is told once.
     """
@@ -170,7 +170,7 @@ def _contradicting(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The runs that the ledgers of a campaign do not have."""
+    """The runs that are missing from the ledgers of a campaign."""
 
     header: CampaignHeader  # of the campaign
     count: int  # how many
@@ -179,7 +179,7 @@ class Missing:
 
 
 class Merged:
-    """The contents of all ledgers: headers, runs, missing runs, and runs that did not do the same."""
+    """The contents of all ledgers: headers, runs, missing runs, and runs with contradictory lines."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self.conflicts: list[Conflict] = []  # the first thousand, and the first of each adapter
@@ -195,15 +195,15 @@ class Merged:
 
     @property
     def headers(self) -> list[CampaignHeader]:
-        """The headers of the campaigns, by seed, one for each set of packages that played a campaign."""
+        """The headers of the campaigns by seed, one for each set of packages that played a campaign."""
         return [header for _, headers in self._campaigns() for header in headers]
 
     def __iter__(self) -> Iterator[RunRecord]:
-        """Yield each run once, by campaign and number; may be repeated."""
+        """Yield each run once, by campaign and number; iteration may be repeated."""
         return map(_decode, self._kept() if self._unique is None else iter(self._unique))
 
     def add(self, path: Path) -> None:
-        """Read a ledger; raises as `read_with_measured`."""
+        """Read a ledger; raise errors as `read_with_measured`."""
         place = b""
         for record in read_with_measured(path):
             if isinstance(record, CampaignHeader):
@@ -212,7 +212,7 @@ class Merged:
                 self._sorter.add(_encode(place, record))
 
     def _add_header(self, header: CampaignHeader, path: Path) -> bytes:
-        """Return the place of a campaign's runs, equal for all packages that play it."""
+        """Return the place of a header's campaign in the order, equal for all packages that play it."""
         # Shards have the same long header, which is put into its one form once.
         digest = hashlib.sha256(msgspec.json.encode(header.campaign)).digest()
         place = self._places.get(digest)
@@ -236,7 +236,7 @@ class Merged:
         return place
 
     def finish(self) -> None:
-        """Find missing runs and contradictions between runs, once all ledgers are read."""
+        """Find missing runs and contradictory lines, once all ledgers are read."""
         numbers: dict[bytes, _Gaps] = {
             place: _Gaps(next(iter(it.values())).runs) for place, it in self._headers.items()
         }
@@ -263,7 +263,7 @@ class Merged:
             yield place, [header for _, header in sorted(headers.items())]
 
     def _kept(self, *, notes: bool = False) -> Iterator[bytes]:
-        """Yield the line that counts of each run, and note the lines that contradict it."""
+        """Yield the line to keep of each run, and record the lines that contradict it."""
         for _, lines in groupby(self._sorter, _run_of):
             first = next(lines)
             if notes:
@@ -281,14 +281,14 @@ class Merged:
             is_first = False
 
     def _written(self) -> Iterator[bytes]:
-        """Yield the lines of a ledger: those that count, each before the lines that contradict it."""
+        """Yield the lines of the merged ledger: each run's kept line, before the lines that contradict it."""
         for _, lines in groupby(self._sorter, _run_of):
             first = next(lines)
             yield first
             yield from _contradicting(first, lines)  # noqa: B031  # read once
 
     def write(self, folder: Path) -> None:
-        """Write a ledger of all campaigns, and the measurements beside it; `OSError` where writing fails."""
+        """Write a ledger of all campaigns, and its measurements; raise `OSError` if writing fails."""
         folder.mkdir(parents=True, exist_ok=True)
         write_text_pieces(folder / MEASURED_FILE, self._measured_lines())
         write_text_pieces(folder / FILE, self._played_lines())
@@ -309,18 +309,18 @@ class Merged:
 
 
 def _field(line: bytes, number: int) -> str:
-    """Return a field as a line of its own."""
+    """Return a field of a ledger line as a separate line."""
     return line.rstrip(b"\n").split(b"\t")[number].decode() + "\n"
 
 
 def _back(line: bytes) -> bytes:
-    """Return a line with its campaign and number in front again."""
+    """Return a line with its campaign and number put in front again."""
     fields = line.rstrip(b"\n").split(b"\t")
     return b"\t".join((*fields[-2:], *fields[:-2])) + b"\n"
 
 
 class _Gaps:
-    """The numbers missing from an ascending row of numbers."""
+    """The numbers missing from an ascending series of numbers."""
 
     def __init__(self, stop: int | None) -> None:
         self._stop = stop
@@ -328,7 +328,7 @@ class _Gaps:
         self._ranges: list[tuple[int, int]] = []
 
     def take(self, number: int) -> None:
-        """Take the next number, which may repeat the last."""
+        """Take the next number of the series, which may repeat the last."""
         if self._stop is not None and self._next < min(number, self._stop):
             last = min(number, self._stop) - 1
             self._count += last - self._next + 1
@@ -337,7 +337,7 @@ class _Gaps:
         self._next = max(self._next, number + 1)
 
     def finish(self) -> tuple[tuple[tuple[int, int], ...], int]:
-        """Return the first ranges that are missing, and how many numbers are missing in all."""
+        """Return the first missing ranges, and the count of all missing numbers."""
         if self._stop is not None:
             self.take(self._stop)
         return tuple(self._ranges), self._count
@@ -354,7 +354,7 @@ def _missing_shards(seen: set[Shard]) -> tuple[Shard, ...]:
 def merge_ledgers(
     paths: Iterable[Path], budget: int = BUDGET, done: Callable[[int], None] | None = None
 ) -> Merged:
-    """Merge ledgers; ``done`` takes how many were read. Raises as `read_with_measured`."""
+    """Merge ledgers, and call ``done`` with the number read so far; raise errors as `read_with_measured`."""
     merged = Merged(budget)
     for number, path in enumerate(paths, 1):
         merged.add(path)

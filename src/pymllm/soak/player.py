@@ -1,4 +1,4 @@
-"""One run of a campaign: a machine, played from a seed until it has carried out enough operations."""
+"""One run of a campaign: a machine plays from a seed until it has carried out enough operations."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from pymllm.soak.swarm import Swarm
 from pymllm.torch_extra import without_collector
 
 EVERY = 61
-"""One operation in so many is timed: a clock of processor time is a system call, and at every 16th operation
-two around two calls cost a hundredth. A prime, so as not to come always right behind a walk from inside."""
+"""The interval of timed operations, since reading a clock of processor time is a slow system call. A prime,
+so as not to come always right behind a walk from inside."""
 
 
 class _Timed:
-    """A wrapper of an adapter or a judge that times one operation."""
+    """A wrapper of an adapter or a judge that measures the time of one operation."""
 
     def __init__(self, inner: Any, call: str) -> None:
         self._inner = inner
@@ -73,7 +73,7 @@ class _Timed:
 
 
 class Clocks:
-    """A counter of a run's processor seconds; ``walks`` and ``again`` as of `Shares`, measured whole."""
+    """A counter of a run's processor seconds; ``walks`` and ``again``, as of `Shares`, are fully measured."""
 
     def __init__(self) -> None:
         self._start, self._wall = time.process_time(), time.perf_counter()
@@ -84,7 +84,7 @@ class Clocks:
 
     @contextmanager
     def operation(self, examiner: Examiner) -> Iterator[None]:
-        """Time the adapter and the judge in the block."""
+        """Time the calls to the adapter and to the judge in a ``with`` block."""
         adapter = _Timed(examiner.adapter, "apply")
         judge: Any = _Timed(examiner.judge, "judge")
         examiner.adapter, examiner.judge = adapter, judge
@@ -97,7 +97,7 @@ class Clocks:
             self._judge += judge.seconds
 
     def is_sample(self) -> bool:
-        """Count an operation, and tell whether it is to be timed."""
+        """Count an operation, and return whether to time it."""
         self._operations += 1
         self._until_sample -= 1
         if self._until_sample > 0:
@@ -107,7 +107,7 @@ class Clocks:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a block as ``walks`` or ``again``."""
+        """Time a ``with`` block as ``walks`` or ``again``."""
         start, known = time.process_time(), self._adapter + self._judge
         try:
             yield
@@ -117,7 +117,7 @@ class Clocks:
             setattr(self, name, getattr(self, name) + max(0.0, spent))
 
     def stop(self) -> tuple[float, float, Shares]:
-        """Return wall-clock and processor seconds since the start, and the latter by activity."""
+        """Return the wall-clock and processor seconds since the start, the latter also by activity."""
         cpu, wall = time.process_time() - self._start, time.perf_counter() - self._wall
         factor = self._operations / max(self._samples, 1)
         adapter, judge = self._adapter * factor, self._judge * factor
@@ -141,14 +141,14 @@ _COUNTS = (
 
 
 class _MallInfo(ctypes.Structure):
-    """The counts of the arenas of glibc (2.33 and later), in the layout of its header."""
+    """The memory counts of glibc (2.33 and later), in the layout of its header file."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTS)
 
 
 @functools.cache
 def _set_modules_aside() -> None:
-    """Exclude all present objects from garbage collection: half a million of torch and other modules.
+    """Exclude all present objects, such as half a million of torch's, from garbage collection.
 
     Looking through them took 0.2 s after each run, as long as 2,000 operations.
     """
@@ -157,7 +157,7 @@ def _set_modules_aside() -> None:
 
 
 def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
-    """Release unused memory after so many operations of this process, then measure the memory that is left.
+    """Measure memory after so many operations of this process, once unused memory is released.
 
     The C library keeps what was freed for later, so that a process looks as large as the largest run it ever
     played; what can go is given back first (`malloc_trim`), where the library can do so. Python gives back an
@@ -176,7 +176,7 @@ def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
 
 
 def _handed_out() -> int:
-    """Return the bytes that the C library has handed out; 0 where it does not tell."""
+    """Return the bytes that the C library has handed out, or 0 if it does not report them."""
     if not hasattr(_C, "mallinfo2"):
         return 0
     _C.mallinfo2.restype = _MallInfo
@@ -185,7 +185,7 @@ def _handed_out() -> int:
 
 
 _SECONDS = 60.0
-"""What a failure may cost a campaign; `pymllm shrink` goes on from the best so far."""
+"""Seconds for shrinking a failure in a campaign; `pymllm shrink` can continue from the best result."""
 
 
 _IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must come to an end
@@ -210,7 +210,7 @@ _CLASSES: dict[str, type[ActingMachine]] = {}
 _Do = Callable[[ActingMachine, Operation], Outcome]
 
 _SPENT = 0
-"""Operations that this process has carried out in runs."""
+"""The number of operations that this process has carried out in runs."""
 
 
 class _Run:
@@ -238,12 +238,12 @@ class _Run:
 
     @property
     def operations(self) -> int:
-        """The number of operations carried out so far."""
+        """The number of operations carried out so far in the run."""
         return sum(len(it.history) for it in self.examiners)
 
     @property
     def examiner(self) -> Examiner | None:
-        """The examiner of the program in progress, if any has begun."""
+        """The examiner of the current program, or ``None`` before the first."""
         return self.examiners[-1] if self.examiners else None
 
     def play(self) -> None:
@@ -296,7 +296,7 @@ class _Run:
 
 
 def play_run(task: RunTask) -> PlayedRun:
-    """Play a run and return its result, however the run ends.
+    """Play a run and return its result, whether the run ends normally or not.
 
     Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what a
     run writes down stays until its end, and looking through all of it again and again finds nothing. It is on
@@ -394,7 +394,7 @@ def _failure_of(violation: InvariantViolation, run: _Run) -> Failure:
 
 
 def _last(run: _Run) -> int:
-    """Return the number of the last step."""
+    """Return the number of a history's last step."""
     return run.examiner.next_step - 1 if run.examiner is not None else 0
 
 
@@ -408,7 +408,7 @@ def _sizes_of(steps: list[Step]) -> dict[str, int]:
 
 
 def _digest(counts: list[Any], steps: list[Step]) -> str:
-    """Make a digest of the counts, and of a sample of the steps with the last one."""
+    """Return a digest of the counts, and of a sample of the steps with the last one."""
     sample = 0
     for step in [*steps[::_SAMPLE], *steps[-1:]]:
         sample = zlib.crc32(repr(step).encode(), sample)

@@ -1,4 +1,4 @@
-"""A digest of programs, equal for programs that differ only in the names of their objects.
+"""A digest of programs that ignores the names of slots, nodes, tokens and other objects.
 
 A program names tokens, namespaces, slots, rows, blocks, requests, hashes, workers and steps. Which number it
 has for one of them is nobody's choice but that of the generator: what counts is which of them are the same.
@@ -23,7 +23,7 @@ from pymllm.search.reduction import renumbered
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of object; numbers below ``first`` are no names: they are padding, none at all, or wrong."""
+    """A kind of named object; numbers below ``first`` are no names, but padding, "none" or mistakes."""
 
     name: str
     first: int | None = 0
@@ -64,16 +64,16 @@ _ALIKE: tuple[tuple[tuple[type, ...], dict[str, _Kind]], ...] = (
     ((ops.FindBlocks,), {"tokens": _CONTENT, "extra_key": _SPACE}),
 )
 NAMES: dict[type, dict[str, _Kind]] = {kind: fields for kinds, fields in _ALIKE for kind in kinds}
-"""Fields that name something by itself. What a step gave is named by the step (`Span`), and so are requests
+"""Fields that name objects by number. What a step gave is named by the step (`Span`), and so are requests
 that a step took up."""
 
 
 _MOST = 2**16
-"""Numbers of a span that are looked at one by one; a program may be anybody's."""
+"""The greatest number of items in a span that are named one by one, since programs may come from anyone."""
 
 
 def digest_program(history: History) -> str:
-    """Compute a digest of a program, equal for programs that differ in names only.
+    """Return a digest of a program, equal for programs that differ only in names.
 
     Neither the configuration nor the adapter counts.
     """
@@ -91,7 +91,7 @@ class _Namer:
         self._names: dict[str, dict[str, int]] = {}
 
     def name(self, record: Any) -> dict[str, Any]:
-        """Return an operation or a key as plain data with new names."""
+        """Return an operation or a key as plain data, with the names that this program's digest uses."""
         plain: dict[str, Any] = encode(record)
         for field, kind in NAMES.get(type(record), {}).items():
             value = _spelled_out(record, field)
@@ -113,7 +113,7 @@ class _Namer:
         return number if kind.first is None else f"{kind.name} {number}"
 
     def _renamed(self, item: Any, kind: _Kind) -> Iterator[Any]:
-        """Yield an item of a list: a span that a step did not give is the numbers that it stands for."""
+        """Yield the new names for an item of a list; a span without a step stands for its numbers."""
         if not isinstance(item, Span):
             yield self._rename(item, kind)
         elif item.step or item.stop - item.start > _MOST:
@@ -123,6 +123,6 @@ class _Namer:
 
 
 def _spelled_out(record: Any, field: str) -> Any:
-    """Return the spans in a field; the rows of a move become a span of plain numbers."""
+    """Return the spans in a field, with the rows of a move as a span of plain numbers."""
     value = getattr(record, field)
     return (Span(0, value, value + record.count),) if type(record) is ops.MoveKV else value

@@ -1,4 +1,4 @@
-"""The results of a campaign, or of several merged campaigns: totals, verdict, document."""
+"""The results of one campaign or of several merged ones: totals, verdict and document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymllm.work.shards import Shard
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """The results of a campaign."""
+    """The results of one campaign or of several merged ones."""
 
     headers: tuple[CampaignHeader, ...]  # one, or those of the campaigns that were put together
     totals: Totals
@@ -44,7 +44,7 @@ class SoakReport:
 
     @property
     def missing(self) -> dict[str, list[str]]:
-        """Coverage goals at zero, by adapter."""
+        """Coverage goals that no run reached, by adapter."""
         return {name: it.missing for name, it in self.totals.adapters.items() if it.missing}
 
     @property
@@ -58,7 +58,7 @@ class SoakReport:
 
     @property
     def has_news(self) -> bool:
-        """Whether a finding is new."""
+        """Whether any finding is new."""
         return any(it.new for it in self.kinds)
 
     @property
@@ -69,7 +69,7 @@ class SoakReport:
         return tell_deviations(tuple(known.values()), met)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one counts an unmet coverage goal or growing memory as broken.
+        """Return the verdict; ``strict`` counts a missed coverage goal or growing memory as a violation.
 
         So does a deviation that no longer shows. Where nothing was played nothing is known, nor where runs
         are missing.

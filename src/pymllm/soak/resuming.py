@@ -1,4 +1,4 @@
-"""Resuming campaigns: what a folder must have, which may be anybody's."""
+"""The checks of a folder before its campaign is resumed, since the folder may come from anyone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.soak.schedule import SIZES
 
 
 def load_campaign(folder: Path) -> tuple[CampaignHeader, Merged]:
-    """Read a campaign to resume, and its runs by number; `UsageError` where it cannot be resumed.
+    """Read a campaign to resume, with its runs by number; raise `UsageError` if it cannot be resumed.
 
     It was written by another version: what it would go on with are other programs. Or several campaigns are
     in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
@@ -42,7 +42,7 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, Merged]:
 
 
 def stays_inside(path: Path, folder: Path) -> bool:
-    """Tell whether writing to a file of a campaign stays inside its folder, which may contain links."""
+    """Tell whether a file of a campaign stays inside its folder when links are followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))  # circles included
 
 
@@ -63,7 +63,7 @@ def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
 
 
 def refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
-    """Refuse a campaign whose adapters from outside this package have changed."""
+    """Raise `UsageError` if an adapter from outside this package has changed since the campaign began."""
     for name, source in dict.fromkeys((place.adapter, place.source) for place in header.places):
         if digest_adapter(name) != source:
             raise UsageError(
@@ -72,7 +72,7 @@ def refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
 
 
 def find_begun(folder: Path, header: CampaignHeader) -> tuple[CampaignHeader, Merged] | None:
-    """Read the header and runs of a shard in a folder; `UsageError` where the folder has another campaign."""
+    """Read a shard's header and runs in a folder; raise `UsageError` if it belongs to another campaign."""
     if not has_lines(folder / FILE):
         return None
     there, runs = load_campaign(folder)

@@ -1,4 +1,4 @@
-"""Returned shards: looked at, counted, and laid beside the plan of their campaign."""
+"""The shards of a campaign that other machines returned: checked, counted, and stored beside the plan."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Returned:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of the shards, in order."""
+        """The folders of the returned shards, in order."""
         found = (self._folder / f"{number}-of-{self._count}" for number in range(1, self._count + 1))
         return [folder for folder in found if (folder / LEDGER).exists()]
 
     def keep(self, played: PlayedShard) -> str | None:
-        """Keep a shard; if it is not the requested one, keep nothing and return the reason."""
+        """Store a returned shard; if it is not the requested one, return the reason and store nothing."""
         if played.status not in ENDED:
             return describe_end(played)
         try:
@@ -67,7 +67,7 @@ class Returned:
         self.refused |= refused
 
     def _write(self, played: PlayedShard, ledger: bytes) -> None:
-        """Write a folder beside its place, and move it there whole."""
+        """Write a folder under a temporary name, and move it to its place as a whole."""
         name = f"{played.number}-of-{self._count}"
         partial = self._folder / f".{name}"
         shutil.rmtree(partial, ignore_errors=True)

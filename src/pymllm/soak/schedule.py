@@ -28,9 +28,9 @@ from pymllm.soak.ledger import CampaignHeader, Place
 from pymllm.work.shards import Shard
 
 SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20, "far": 20}
-"""Each size, and by what the length of its runs is divided: their operations take longer. Of an adapter's own
-configurations those with ``apart`` are far, which are played only where they are asked for: what a campaign
-plays is the same on every machine, and not each has that memory."""
+"""Sizes of configurations, each with the divisor of its runs' length, since larger ones play slower. Of an
+adapter's own configurations those with ``apart`` are far, which are played only where they are asked for:
+what a campaign plays is the same on every machine, and not each has that memory."""
 
 _SLOTS = ("slots", "swa_slots")
 _GROWTH: dict[str, dict[str, dict[str, int]]] = {
@@ -52,11 +52,11 @@ _CAPACITY: dict[str, tuple[str, str, int]] = {
     "slots": ("pages", "", 12),
     "prefix": ("slots", "page_size", 24),
 }
-"""The key that says how much fits, what it is divided by to count pages, and the pages of a tiny pool."""
+"""The key of a kind's capacity, its divisor to count pages, and the number of pages of a tiny pool."""
 
 
 def grow(kind: str, config: Config, size: str) -> Config | None:
-    """Return an adapter's own configuration in a size of `SIZES`; ``None`` where the table lacks it."""
+    """Return an adapter's configuration grown to a size of `SIZES`; ``None`` if the table has no growth."""
     if size == "tiny":
         return dict(config)
     # Without a pool nothing ever makes room: what a long key leaves behind stays.
@@ -71,7 +71,7 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
 
 
 def _is_allowed(kind: str, config: Config) -> bool:
-    """Tell whether a grown configuration is still legal."""
+    """Tell whether a grown configuration is legal."""
     try:
         check_config(config, kind)
     except ProgramError:
@@ -80,12 +80,12 @@ def _is_allowed(kind: str, config: Config) -> bool:
 
 
 def is_fit_for(machine: MachineEntry, size: str) -> bool:
-    """Tell whether a machine can act usefully in configurations of a size."""
+    """Tell whether a machine's acts are useful in configurations of a size."""
     return size != "large" or not machine.needs
 
 
 def reach_of(kind: str, config: Mapping[str, int | str | bool | None]) -> int:
-    """Return the factor, at least 1, by which keys and allocations may be longer than in a tiny pool."""
+    """Return the factor, at least 1, by which keys and allocations are longer than in a tiny pool."""
     key, unit, tiny = _CAPACITY.get(kind, ("", "", 1))
     capacity, per_page = config.get(key), config.get(unit, 1)
     if type(capacity) is not int or type(per_page) is not int:
@@ -113,14 +113,14 @@ class RunTask:
 
     @property
     def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
-        """The first fields of the record of the run."""
+        """The first fields of the run's record."""
         it = self.place
         where = it.adapter, it.kind, it.config, it.machine, it.size
         return self.number, self.version, *where, self.seed, self.limit
 
 
 def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on every configuration of an adapter, grown ones included, or the reason for none.
+    """Return every machine on each configuration of an adapter, grown ones included, or the reason for none.
 
     What cannot be built larger is left as it is: the table of sizes is ours.
     """
@@ -140,7 +140,7 @@ def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
 
 
 def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on each of some configurations of an adapter; for none, all of `find_places`."""
+    """Return every machine on each of some configurations of an adapter; for none, as `find_places`."""
     entry, configs = asked
     if not configs:
         return find_places(entry)
@@ -196,12 +196,12 @@ def is_run_of(header: CampaignHeader, number: int, seed: int) -> bool:
 
 
 def count_runs(header: CampaignHeader) -> int | None:
-    """Return the number of runs in a campaign, ``None`` where time decides; 20 microseconds for each."""
+    """Return the number of runs in a campaign, or ``None`` if time decides; takes 20 microseconds a run."""
     return None if header.operations is None else sum(1 for _ in plan_runs(header)) if header.places else 0
 
 
 def runs_of_shard(header: CampaignHeader) -> Iterator[RunTask]:
-    """Yield the runs that a header's ledger should have: all of `plan_runs`, or those of its shard.
+    """Yield the runs that the ledger of a header should have: all of `plan_runs`, or a shard's.
 
     Shards have equally many operations, but for one run.
     """
@@ -210,12 +210,12 @@ def runs_of_shard(header: CampaignHeader) -> Iterator[RunTask]:
 
 
 def seed_of(header: CampaignHeader, number: int) -> int:
-    """Return the seed of a campaign's run by the run's number."""
+    """Return the seed of a run, given the campaign and the number of the run."""
     return int.from_bytes(hashlib.sha256(f"{header.seed}/{number}".encode()).digest()[:6])
 
 
 def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
-    """Return a campaign's run by its number and place."""
+    """Return a run of a campaign, given its number and its place."""
     seed = seed_of(header, number)
     source = random.Random(f"{seed}/length")
     longest = max(header.longest // SIZES.get(place.size, 1), min(_SHORTEST_EVER, header.longest))
@@ -228,7 +228,7 @@ def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
 
 
 class _Turns:
-    """The order in which places take turns: one adapter after the other, each in a drawn size."""
+    """The order of places: one adapter after the other, each in a randomly drawn size."""
 
     def __init__(self, header: CampaignHeader) -> None:
         self._seed = header.seed
@@ -241,7 +241,7 @@ class _Turns:
                 random.Random(f"{header.seed}/{adapter}/{size}").shuffle(places)
 
     def take(self, number: int) -> Place:
-        """Return the place of the next run; numbers must be asked for in order."""
+        """Return the place of the next run; run numbers must be given in order."""
         adapters = list(self._places)
         adapter = adapters[number % len(adapters)]
         sizes = self._places[adapter]

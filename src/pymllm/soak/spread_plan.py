@@ -1,4 +1,4 @@
-"""The plan of a campaign over many machines, as a file beside its results: enough to resume the campaign.
+"""The plan of a campaign over many machines, in a file that suffices to resume the campaign.
 
 The file may be anybody's. It has the options of a campaign and no command line; adapters that only it names
 are not played (`pymllm.cli.options.adapter_of_file`).
@@ -23,16 +23,16 @@ from pymllm.text_file import read_json, read_text_file, write_text_file
 from pymllm.work.spread.shard_task import LEDGER, MOST, ShardTask
 
 FILE = "shards.json"
-"""Name of the file in the folder of a campaign."""
+"""The name of the plan's file in the folder of a campaign."""
 SHARDS = "shards"
-"""Folder beside it, with a folder for each shard that came back."""
+"""The folder beside the plan's file with a folder for each returned shard."""
 STOP = "stop"
-"""Name of a file beside it: while it is there, shards on nodes that see it end early."""
+"""The name of a file beside the plan's that makes shards end early on nodes that see it."""
 _FORMAT, _SCHEMA = "pymllm-shards", 1
 
 
 class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """A campaign that is cut into shards.
+    """The plan of a campaign that is divided into shards.
 
     - ``shards``: How many.
     - ``seed``, ``operations``, ``longest``, ``audit``: As of ``pymllm soak``.
@@ -66,7 +66,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(words)
 
     def tasks(self, folder: Path, words: Sequence[str]) -> list[ShardTask]:
-        """Return the shards that have not come back; ``words`` are their options."""
+        """Return the shards that have not been returned; ``words`` are their options."""
         tasks = (
             ShardTask(
                 ("soak", *self.words(), *words),
@@ -84,7 +84,7 @@ class ShardPlan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def plan_schema() -> dict[str, Any]:
-    """Describe the file of a campaign as a JSON schema."""
+    """Return the JSON schema of a campaign's plan file."""
     schema = schema_of(ShardPlan)
     opening = {"format": {"const": _FORMAT}, "schema": {"const": _SCHEMA}}
     return {
@@ -97,7 +97,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def write_plan(plan: ShardPlan, folder: Path) -> None:
-    """Write the file of a campaign that begins; `UsageError` where there is one."""
+    """Write the plan of a new campaign; raise `UsageError` if the file exists."""
     for name in (FILE, LEDGER):
         if (folder / name).exists():
             raise UsageError(
@@ -109,7 +109,7 @@ def write_plan(plan: ShardPlan, folder: Path) -> None:
 
 
 def read_plan(folder: Path) -> ShardPlan:
-    """Read the file of a campaign that goes on.
+    """Read the plan of a campaign to resume.
 
     `UsageError`: there is none, or something in the folder is a link that leads out of it. `TraceError`: it
     is none of this version.

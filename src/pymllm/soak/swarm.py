@@ -1,4 +1,4 @@
-"""The random choice of acts in a run: some are switched off, weights are drawn, and phases shift them.
+"""The random choice of acts in a run: some acts are off, weights are drawn, and phases change them.
 
 Two runs of one machine so look at different corners. Without evictions a pool stays full; without
 refusals nothing hides behind them; where only windows go, tombstones pile up.
@@ -30,7 +30,7 @@ class Roles:
 
 
 def _roles(fill: str, drain: str = "", wipe: str = "", lengths: str = "", vital: str = "") -> Roles:
-    """Make roles of names with spaces between; lengths are ``act:argument,argument``."""
+    """Return the roles of acts, given as names separated by spaces; lengths are ``act:argument,argument``."""
     pairs = [entry.partition(":") for entry in lengths.split()]
     return Roles(
         frozenset(fill.split()),
@@ -90,11 +90,11 @@ ROLES: dict[str, Roles] = {
         vital="step",
     ),
 }
-"""The roles of every machine that there is."""
+"""The roles of every machine's acts, by the name of the machine."""
 
 
 def roles_of(machine: str, acts: frozenset[str]) -> Roles:
-    """Return the roles of a machine by its name; an unlisted machine's acts may all fill."""
+    """Return the roles of a machine's acts by its name; all acts of an unlisted machine may fill the pool."""
     return ROLES.get(machine, Roles(acts))
 
 
@@ -104,7 +104,7 @@ PHASES: dict[str, dict[str, float]] = {
     "drain": {"fill": 0.3, "drain": 6.0, "use": 1.0, "wipe": 0.4},
     "churn": {"fill": 2.0, "drain": 2.0, "use": 1.0, "wipe": 1.0},
 }
-"""What each phase multiplies the weights of a role with. The first phase of a run fills."""
+"""The factor for the weights of a role in each phase, of which the first fills the pool."""
 
 _OFF_MOST = 0.6  # An act is switched off with a chance up to this, drawn for each run,
 _OFF_FILLING = 0.25  # and one that fills with this part of it.
@@ -115,7 +115,7 @@ _TRIES = 64  # draws of an act that makes no sense yet, until all that do are lo
 
 @dataclass(frozen=True, slots=True)
 class _Act:
-    """An act, ready to be drawn: each argument by its lowest value and how many there are."""
+    """An act ready to be drawn, with the lowest value of each argument and the number of values."""
 
     name: str
     play: Callable[..., None]
@@ -126,7 +126,7 @@ class _Act:
 
 
 class Swarm:
-    """A player of random acts for one run on a new machine; the draws follow from the source alone.
+    """A player of random acts for one run on a new machine; its draws depend on the random source alone.
 
     What the machine can do now, such as filling its pool without windows, it always can. ``name`` is of the
     class that its class was made of, ``reach`` how many times as far as in a tiny pool lengths may reach.
@@ -151,7 +151,7 @@ class Swarm:
         self._ranges: dict[str, list[tuple[str, int, int]]] = {}
 
     def play(self, operations: int) -> None:
-        """Play one act, if any can be played now; phases last a given number of operations."""
+        """Play one act, if any can be played now; each phase lasts a given number of operations."""
         if operations >= self._phase_ends:
             self._change_phase(operations)
         act = self._draw()
@@ -191,7 +191,7 @@ class Swarm:
 
 
 def _reaching(act: _Act, reach: int) -> list[tuple[str, int, int]]:
-    """Return each argument's lowest value and number of values, lengths multiplied by a factor."""
+    """Return each argument's lowest value and number of values, with lengths multiplied by a factor."""
     return [
         (name, low, (count - 1) * reach + 1 if is_length else count)
         for name, low, count, is_length in act.arguments
@@ -203,7 +203,7 @@ def _makes_sense(machine: ActingMachine, needs: str | None) -> bool:
 
 
 def _choose(names: list[str], able: Set[str], roles: Roles, source: random.Random) -> list[str]:
-    """Switch some acts off; keep the vital acts, and one filling act that can be played at once."""
+    """Return acts to use: all vital ones, a filling one that can be played at once, and some others."""
     chance = source.random() * _OFF_MOST
     kept = [name for name in names if source.random() >= chance * (_OFF_FILLING if name in roles.fill else 1)]
     filling = sorted(roles.fill & able) or sorted(able)

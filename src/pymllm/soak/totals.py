@@ -1,4 +1,4 @@
-"""The results of a campaign so far, in memory that does not grow with the length of the campaign."""
+"""The results of a campaign so far, kept in memory that does not grow with the campaign."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expected_at(place: Place) -> frozenset[str]:
 
 @dataclass(slots=True)
 class FailureTotals:
-    """The failing runs of one adapter that broke the same law, or met the same problem."""
+    """The failing runs of one adapter that broke the same law or had the same problem."""
 
     first: RunRecord  # the run that met it first
     runs: int = 0  # how many met it
@@ -53,7 +53,7 @@ class FailureTotals:
 
 @dataclass(slots=True)
 class AdapterTotals:
-    """The totals of one adapter."""
+    """The sums over all runs of one adapter."""
 
     name: str  # name, kind: of the adapter
     kind: str
@@ -79,7 +79,7 @@ class AdapterTotals:
 
     @property
     def places(self) -> int:
-        """The number of places; a place in several campaigns counts once."""
+        """The number of places, where a place in several campaigns counts once."""
         return len(self.planned)
 
     @property
@@ -94,12 +94,12 @@ class AdapterTotals:
 
     @property
     def operations_per_second(self) -> float:
-        """Operations per second of processor time, everything included; 0 where nothing ran."""
+        """Operations per second of processor time, including judging; 0 if nothing ran."""
         return self.operations / self.cpu if self.cpu else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares of the processor's time by activity, as parts of 1."""
+        """The shares of processor time by activity, as parts of 1."""
         return {name: self.cpu_by[name] / self.cpu if self.cpu else 0.0 for name in _SHARES}
 
     def add(self, record: RunRecord) -> None:
@@ -147,7 +147,7 @@ class AdapterTotals:
 
     @property
     def limits(self) -> tuple[SoakedLimit, ...]:
-        """Steps that were not done, by kind, each with the shortest run that has one."""
+        """Steps that were not done, by kind, each with the shortest run that contains one."""
         return tuple(
             SoakedLimit(
                 operation=it.operation,
@@ -164,7 +164,7 @@ class AdapterTotals:
 
 
 def describe_end(record: RunRecord) -> str:
-    """Describe the end of a run in a few words that differ where two runs did different things."""
+    """Return a few words for how a run ended, different for runs with different results."""
     failure = record.failure
     if failure is None:
         return f"digest {record.digest}"
@@ -176,7 +176,7 @@ def _place(config: Config, machine: str) -> str:
 
 
 class Totals:
-    """Sums over all runs of one or more campaigns, by adapter, and the memory of their processes."""
+    """Sums over all runs of one or more campaigns, by adapter, and the memory samples of their processes."""
 
     def __init__(self, headers: Iterable[CampaignHeader] = ()) -> None:
         self.adapters: dict[str, AdapterTotals] = {}
@@ -185,7 +185,7 @@ class Totals:
             self.expect(header)
 
     def expect(self, header: CampaignHeader) -> None:
-        """Note the places of a campaign, and the goals and laws of each place."""
+        """Record the places of a campaign, with the goals and laws of each place."""
         for place in header.places:
             known = self._of(place.adapter, place.kind)
             known.planned.add(_place(place.config, place.machine))
@@ -202,7 +202,7 @@ class Totals:
         self.memory.add(record.memory)
 
     def differ(self, first: RunRecord, second: RunRecord, runs: int) -> None:
-        """Count runs of an adapter that played differently when repeated, given one of them (X3)."""
+        """Count the runs of an adapter with different results when repeated, given one of these runs (X3)."""
         adapter = self._of(first.adapter, first.kind)
         message = "the same run, played once more"
         failure = Failure("X3", message, describe_end(first), describe_end(second), first.operations)
@@ -214,12 +214,12 @@ class Totals:
 
     @property
     def runs(self) -> int:
-        """Number of runs that ended."""
+        """The number of runs that ended."""
         return sum(it.runs for it in self.adapters.values())
 
     @property
     def operations(self) -> int:
-        """Number of operations carried out in the runs."""
+        """The number of operations carried out in all runs."""
         return sum(it.operations for it in self.adapters.values())
 
     @property
@@ -234,5 +234,5 @@ class Totals:
 
     @property
     def has_problems(self) -> bool:
-        """Whether any adapter failed without breaking a law, so that runs could not be judged."""
+        """Whether any run failed without breaking a law, which leaves the run unjudged."""
         return any("" in it.failures for it in self.adapters.values())

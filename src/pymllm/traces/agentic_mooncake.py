@@ -1,4 +1,4 @@
-"""dynamo's agentic traces with a header: requests and what each of them depends on.
+"""dynamo's agentic traces with a header: requests, and the requests that each depends on.
 
 The first line says what follows, and each line after it is a request::
 
@@ -40,11 +40,11 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import Request
 
 SCHEMA = b'"dynamo.agentic_mooncake"'
-"""What the first line calls itself, as JSON."""
+"""The name of the format in the first line, as JSON."""
 
 
 class AgenticHeader(msgspec.Struct, frozen=True, tag_field="schema", tag="dynamo.agentic_mooncake"):
-    """The first line; more fields are ignored."""
+    """The first line; other fields are ignored."""
 
     version: Literal[2]
     block_size: int
@@ -52,7 +52,7 @@ class AgenticHeader(msgspec.Struct, frozen=True, tag_field="schema", tag="dynamo
 
 
 class Dependency(msgspec.Struct, frozen=True):
-    """A request that another is sent after; more fields are ignored."""
+    """A request after which another is sent; other fields are ignored."""
 
     request_id: str
     trigger: Literal["dispatch", "completion"]
@@ -74,7 +74,7 @@ class AgenticLine(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Placed:
-    """A line, and when it is sent: at a time, and some time after what it waits for has ended."""
+    """A line with the time at which it is sent, and the delay after the requests that it waits for."""
 
     line: AgenticLine
     number: int
@@ -84,7 +84,7 @@ class _Placed:
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
-    """Yield the requests of a file, in order of the earliest time that each can be sent."""
+    """Yield the requests of a file, in order of the earliest time at which each can be sent."""
     block_tokens = _read_header(lines, options).block_size
     numbers, sessions = BlockNumbers(), Names()
     placed = sorted(_place(lines), key=lambda it: it.expected)  # stable: what is waited for stays before
@@ -115,7 +115,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def _delay(it: _Placed, options: ReadOptions) -> float:
-    """Return the delay of a request, and count what it does not say."""
+    """Return the delay of a request, and count missing fields."""
     delays = set(it.waits.values())
     delay = max(delays, default=0.0)
     if len(delays) > 1:
@@ -126,7 +126,7 @@ def _delay(it: _Placed, options: ReadOptions) -> float:
 
 
 def _place(lines: TraceLines) -> Iterator[_Placed]:
-    """Yield the lines of a file, each after its dependencies."""
+    """Yield the lines of a file, each after the lines that it depends on."""
     known: dict[str, _Placed] = {}
     for row in parents_first(_rows(lines), lines):
         line = row.line

@@ -1,4 +1,4 @@
-"""Applied Compute's traces of agents: how long the turns of a conversation are, and nothing else.
+"""Applied Compute's traces of agents, which have only the lengths of the turns of conversations.
 
 One conversation per line::
 
@@ -27,7 +27,7 @@ from pymllm.traces.records import ReadOptions, check_delay, check_length, decode
 from pymllm.workloads.request import Request
 
 BLOCK_TOKENS = 512
-"""Tokens per block where nothing else is said."""
+"""The default number of tokens per block."""
 
 _BLOCKS_MAX = 1 << 16
 
@@ -45,7 +45,7 @@ class AppliedComputeLine(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Conversation:
-    """A conversation that goes on: its turns to come, and what it has read so far."""
+    """A running conversation: its turns to come, and the tokens read so far."""
 
     number: int
     session: int
@@ -55,7 +55,7 @@ class _Conversation:
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
-    """Yield the requests of a file, those of conversations that run beside each other in turns."""
+    """Yield the requests of a file, where parallel conversations take turns."""
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers = BlockNumbers()
     coming = enumerate(decoded(lines, AppliedComputeLine))
@@ -104,7 +104,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def _turns(line: AppliedComputeLine) -> Iterator[tuple[int, int, float]]:
-    """Yield the length of each prompt and answer, and the milliseconds after the turn before."""
+    """Yield the length of each prompt and answer, and the milliseconds since the previous turn."""
     length, delay = check_length("input_prompt_length", line.input_prompt_length), 0.0
     fields = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
     for name in fields:

@@ -91,13 +91,13 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 class BailianWriter:
-    """Makes lines of requests: without namespaces, delays, and all but one of what a request waits for."""
+    """A writer of lines, without namespaces, delays, and all but one of a request's dependencies."""
 
     def __init__(self) -> None:
         self._turns: dict[int, int] = {}
 
     def __call__(self, request: Request) -> BailianLine:
-        """Return the line of a request, which comes after its parent."""
+        """Return the line of a request, whose parent must have been written."""
         parent = request.wait_for[0] if request.wait_for else _NO_PARENT
         turn = self._turns.get(parent, 0) + 1
         self._turns[request.request_id] = turn

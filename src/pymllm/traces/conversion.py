@@ -1,4 +1,4 @@
-"""A trace made of another: in a format that keeps less, or a part of it that names nobody."""
+"""Traces made from others: in a format with fewer fields, or as an anonymous sample."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(slots=True)
 class Fitted:
-    """Requests as a format can have them, and the number of requests that lost each field.
+    """Requests in the form that a format can hold, with the number of requests that lost each field.
 
     Where it has no namespaces, blocks of different ones get different numbers, so that they share nothing.
     Where it has no delays, times never go back. Where it tells sessions by parents, a request waits for one
@@ -33,7 +33,7 @@ class Fitted:
     _latest_of: dict[int, int] = field(default_factory=dict)  # session -> its latest request
 
     def __call__(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Yield the requests without the values that the format has no field for."""
+        """Yield the requests without values for which the format has no field."""
         keeps = FORMATS[self.format].keeps
         is_apart = "namespace" not in keeps
         for request in requests:
@@ -50,7 +50,7 @@ class Fitted:
             yield self._renumbered(request) if is_apart else request
 
     def _with_parent(self, request: Request) -> Request:
-        """Return a request that waits for one other at most, of its own session if it has one."""
+        """Return a request that waits for at most one other, preferably of its own session."""
         session, waits = request.session, request.wait_for
         parents = waits[:1]
         if session is not None:
@@ -73,7 +73,7 @@ class Fitted:
 
 
 class Groups:
-    """Which requests belong together: those of a session.
+    """The groups of requests that a sample keeps together: those of a session.
 
     A request without one goes on with the first request that had its longest shared beginning, if that is
     more than half of its blocks; else it begins a group.
@@ -99,7 +99,7 @@ class Groups:
 
 
 def chosen_by_share(share: float, seed: int) -> Callable[[int], bool]:
-    """Return a function that chooses a given share of all groups, by a hash of the seed and the group."""
+    """Return a function that chooses a share of all groups, by a hash of the seed and the group."""
     bound = int(share * 2**64)
 
     def choose(group: int) -> bool:
@@ -127,7 +127,7 @@ def chosen_by_count(sizes: Counter[int], most: int, seed: int) -> Callable[[int]
 
 
 def sampled(requests: Iterable[Request], choose: Callable[[int], bool]) -> Iterator[Request]:
-    """Yield the requests of the chosen groups, without their original numbers and names.
+    """Yield the requests of chosen groups, with new numbers and names.
 
     Requests, blocks, sessions and namespaces are numbered anew, in the order of the sample, and time begins
     with its first request. What a request waited for stays where that is in the sample.

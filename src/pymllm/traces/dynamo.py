@@ -1,4 +1,4 @@
-"""dynamo's Mooncake traces with sessions, and its agentic ones.
+"""dynamo's Mooncake traces with sessions, and dynamo's agentic traces.
 
 One request per line: the fields of Mooncake, by these names or as ``input_tokens``, ``output_tokens`` and
 ``created_time``, and beside them ::
@@ -41,7 +41,7 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import Request
 
 BLOCK_TOKENS = 512
-"""Tokens per block where nothing else is said, as in dynamo."""
+"""The default number of tokens per block, as in dynamo."""
 
 
 class DynamoLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -92,7 +92,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 class _Turns:
-    """Tells the prompts of turns, which may be whole in their lines or begin with those of earlier turns."""
+    """The prompts of turns, which lines hold in whole, or without the beginning from earlier turns."""
 
     def __init__(self, options: ReadOptions, numbers: BlockNumbers, block_tokens: int) -> None:
         self._options, self._numbers, self._block_tokens = options, numbers, block_tokens
@@ -129,14 +129,14 @@ class _Turns:
 
 @dataclass(slots=True)
 class _Turn:
-    """A line, and its delay after the end of the lines that it waits for."""
+    """A line, with its delay after the end of the lines that it waits for."""
 
     line: DynamoLine
     delay_ms: float
 
 
 def _arrival(turn: _Turn, awaited: list[float], clock: Clock) -> tuple[float, float | None]:
-    """Return arrival and delay; where no arrival was recorded, the earliest one that can be."""
+    """Return the arrival and the delay of a line; a missing arrival becomes the earliest possible one."""
     time = _time(turn.line)
     if awaited:
         earliest = max(awaited) + turn.delay_ms
@@ -147,7 +147,7 @@ def _arrival(turn: _Turn, awaited: list[float], clock: Clock) -> tuple[float, fl
 
 
 def _rows(lines: TraceLines) -> Iterator[Named[_Turn]]:
-    """Yield each line with its name and those of the requests that it waits for."""
+    """Yield each line with its name and the names of requests that it waits for."""
     latest: dict[str, tuple[str, float | None]] = {}  # session -> its last line and when that arrived
     spawned: dict[str, str] = {}
     for number, line in decoded(lines, DynamoLine):
@@ -173,7 +173,7 @@ def _rows(lines: TraceLines) -> Iterator[Named[_Turn]]:
 
 
 def _delay(line: DynamoLine, before: tuple[str, float | None] | None) -> float:
-    """Return the delay of a line, or the distance of its timestamp from the line before."""
+    """Return the delay of a line, or the difference of its timestamp from the previous line's."""
     given = line.delay if line.delay is not None else line.delay_ms
     if given is not None or line.tool_wait_ms is not None:
         return check_delay("delay", given or 0.0) + check_delay("tool_wait_ms", line.tool_wait_ms or 0.0)
@@ -190,7 +190,7 @@ def _time(line: DynamoLine) -> float | None:
 
 
 class DynamoWriter:
-    """Makes agentic lines of requests: without namespaces and kinds.
+    """A writer of agentic lines, without namespaces and kinds.
 
     A request without a delay arrives as long after those that it waits for as was recorded: the format knows
     no other arrival of one that waits.
@@ -200,7 +200,7 @@ class DynamoWriter:
         self._arrivals: list[float] = []
 
     def __call__(self, request: Request) -> DynamoLine:
-        """Return the line of a request, which comes after the requests that it waits for."""
+        """Return the line of a request, after those of the requests that it waits for."""
         delay = request.delay_ms
         if request.wait_for and delay is None:
             delay = max(0.0, request.arrival_ms - max(self._arrivals[other] for other in request.wait_for))

@@ -1,4 +1,4 @@
-"""Which blocks prompts begin with: every place of a block behind others is a node of a forest."""
+"""A forest of prompt prefixes: each node is a block after particular blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The nodes of one prompt.
+    """The nodes of one prompt in the forest.
 
     ``shared`` were there before, in order of depth; ``added`` new ones are numbered from ``first`` on.
     ``hit_tokens`` are those that earlier prompts began with, to the token.
@@ -25,7 +25,7 @@ class Path:
 
 
 class PrefixForest:
-    """Nodes are numbered from 0, as they are made; equal blocks behind equal ones are one node.
+    """A forest whose nodes are numbered in order of creation; equal prefixes of blocks share their nodes.
 
     Memory is 8 bytes a node where a block id stands behind one other only, as in traces whose ids are hashes
     of whole prefixes, and a dictionary's entry for each place beyond.
@@ -42,7 +42,7 @@ class PrefixForest:
         return len(self._parents)
 
     def add(self, request: Request) -> Path:
-        """Add a prompt, and return its path: the part that was there, and the part that was added."""
+        """Add a prompt, and return its path: the nodes that existed, and the number of new ones."""
         ids = request.block_ids
         parent = self._roots.setdefault(request.namespace, -2 - len(self._roots))
         shared = self._follow(ids, parent)
@@ -72,7 +72,7 @@ class PrefixForest:
         return shared
 
     def _hit_tokens(self, shared: list[int], request: Request) -> int:
-        """Count the shared tokens, and note the new tokens that were seen of a node."""
+        """Return the number of shared tokens, and record newly seen tokens of a partial node."""
         size, length = request.block_tokens, request.prompt_length
         hit = min(len(shared) * size, length)
         short = self._short

@@ -1,4 +1,4 @@
-"""The lines that kvcache-simulator reads.
+"""Traces in the format of kvcache-simulator.
 
 One request per line::
 
@@ -64,7 +64,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def write(request: Request) -> KvsimLine:
-    """Return the line of a request: without namespace, session, kind and what it waits for."""
+    """Return the line of a request, without namespace, session, kind and dependencies."""
     return KvsimLine(
         request.block_ids,
         request.prompt_length,
@@ -75,7 +75,7 @@ def write(request: Request) -> KvsimLine:
 
 
 def _block_tokens(declared: int | None, known: int | None, given: int | None) -> int:
-    """Return the tokens per block, which are the same on every line."""
+    """Return the tokens per block, which must be equal on all lines."""
     if declared is None:
         if known is None:
             raise Rejected("block_size is missing; give --block-tokens")
@@ -88,11 +88,11 @@ def _block_tokens(declared: int | None, known: int | None, given: int | None) ->
 
 
 _FAR = 1 << 62
-"""From here on ids stand for texts."""
+"""The first id that stands for a text."""
 
 
 def _as_numbers(ids: Sequence[int | str], texts: Names) -> Sequence[int]:
-    """Return ids as whole numbers of at least 0: texts get numbers that are far from all others."""
+    """Return ids as non-negative integers, where texts get integers far from all others."""
     if {*map(type, ids)} <= {int} and (not ids or 0 <= min(ids) <= max(ids) < _FAR):  # type: ignore[operator]
         return ids  # type: ignore[return-value]
     return [_as_number(str(id), texts) for id in ids]
@@ -105,7 +105,7 @@ def _as_number(text: str, texts: Names) -> int:
 
 
 def _check_weights(weights: Sequence[int], length: int, block_tokens: int, blocks: int) -> None:
-    """Refuse tokens of blocks that do not follow from the length and the block size."""
+    """Raise an error if the tokens of blocks do not follow from the length and the block size."""
     wanted = [min(block_tokens, length - place * block_tokens) for place in range(blocks)]
     if list(weights) == wanted:
         return

@@ -1,4 +1,4 @@
-"""The lines of a trace: of a file, a pipe or standard input, plain or gzip, and never without end."""
+"""The lines of a trace, from a plain or gzip file, pipe or standard input, with a bound on their length."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ STANDARD_INPUT = "-"
 """The path that stands for standard input; ``./-`` is a file of that name."""
 
 LINE_BYTES_MAX = 1 << 24
-"""Most bytes of a line that has one request."""
+"""The greatest size in bytes of a line with one request."""
 
 DOCUMENT_BYTES_MAX = 1 << 26
-"""Most bytes of a line or file that has a whole conversation."""
+"""The greatest size in bytes of a line or file with a whole conversation."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
-"""A string of JSON, the quote that begins one which is cut off, or a mark outside of strings."""
+"""A JSON string, the opening quote of an incomplete one, or a structural mark outside strings."""
 
 _TABLES = (b"PAR1", b"ARROW1")
 _WITHOUT_PREFIXES = {
     "Azure's traces of LLM inference": {b"timestamp", b"contexttokens", b"generatedtokens"},
     "BurstGPT": {b"timestamp", b"request tokens", b"response tokens"},
 }
-"""Traces without prefixes, by columns that only they have, in small letters."""
+"""Columns, in lower case, by which known traces without prefixes are recognised."""
 
 _SHOWN = 60
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a line raises that is no JSON, or not what it should be."""
+"""Errors for a line that is not JSON, or has the wrong content."""
 
 NumberedLine = tuple[int, bytes]
-"""Number of a line, counted from 1, and its bytes."""
+"""The number of a line, counted from 1, and its bytes."""
 
 
 class Rejected(Exception):
-    """The error of one line; the reader of the file adds the place of the line."""
+    """Raised for one line; the reader of the file adds the place."""
 
 
 class TraceLines:
-    """The lines of a file that are not blank, or of the files of a folder, with their numbers; iterated once.
+    """The non-blank lines of a file, or of the files in a folder, with numbers; iterated once.
 
     ``source`` is the name for messages. A file that cannot be read is a `TraceError`, as is a line of more
     than ``limit`` bytes, which whoever knows the format may set before the first line is asked for; one that
@@ -78,25 +78,25 @@ class TraceLines:
         self._first: NumberedLine | None = None
 
     def peek(self) -> NumberedLine | None:
-        """Return the first line, which is given again; ``None`` where there is none."""
+        """Return the first line without consuming it; ``None`` if there is none."""
         if self._first is None:
             self._first = next(self._lines, None)
         return self._first
 
     def __iter__(self) -> Iterator[NumberedLine]:
-        """Give every line."""
+        """Yield every line."""
         if self._first is not None:
             first, self._first = self._first, None
             yield first
         yield from self._lines
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._lines.close()
 
     @property
     def size(self) -> int | None:
-        """The number of bytes of the file or files; ``None`` for a pipe, which does not tell."""
+        """The number of bytes in the file or files; ``None`` for a pipe."""
         if self.files:
             return sum(map(_size, self.files))
         if self.place == STANDARD_INPUT or not os.path.isfile(self.place):
@@ -105,7 +105,7 @@ class TraceLines:
 
     @property
     def is_read_once(self) -> bool:
-        """Tell whether the file exists and cannot be read again: standard input, or a pipe."""
+        """Whether the file exists but can be read only once, as standard input or a pipe."""
         place = self.place
         if place == STANDARD_INPUT:
             return True
@@ -113,12 +113,12 @@ class TraceLines:
 
     @property
     def position(self) -> int:
-        """The number of bytes of the file or files that were read."""
+        """The number of bytes read from the file or files."""
         raw = self._raw
         return self._before + (0 if raw is None or raw.closed or not raw.seekable() else raw.tell())
 
     def error(self, message: str, number: int | None = None) -> TraceError:
-        """Make an error that names this file, or that of a folder, and a line of the file."""
+        """Return an error that names this file, or a file of the folder, and the line."""
         source = self.source
         if number is not None:
             for before, name in self._begun:
@@ -141,7 +141,7 @@ class TraceLines:
             self._raw = None
 
     def _read_file(self, place: str, number: int) -> Generator[NumberedLine]:
-        """Yield the lines of one file, with numbers from behind that of the last line before."""
+        """Yield the lines of one file, with numbers that continue from the file before."""
         first = number + 1
         try:
             with _open(place) as raw:
@@ -175,7 +175,7 @@ class TraceLines:
             ) from error
 
     def _elements(self, text: bytes, stream: IO[bytes], number: int) -> Generator[NumberedLine]:
-        """Yield the elements of a JSON array, of which some text was read."""
+        """Yield the elements of a JSON array, part of whose text has been read."""
         place = text.index(b"[") + 1
         begin, depth = place, 0
         while True:
@@ -207,7 +207,7 @@ class TraceLines:
             raise self.error("there is more behind the end of the array", number - 1)
 
     def _refuse_tables(self, text: bytes, number: int) -> None:
-        """Refuse what is known to be no JSON, and say how it can be read, or why not."""
+        """Raise an error for a known format that is not JSON, with a way to read it or why there is none."""
         if text.startswith(_TABLES):
             raise self.error(
                 "a table in a binary form, parquet or Arrow, is not read; write its rows as JSON lines, with "
@@ -230,11 +230,11 @@ class TraceLines:
 
 
 LINES = (".jsonl", ".jsonl.gz")
-"""Ends of names of files with a request a line."""
+"""File name endings of traces with a request on each line."""
 
 
 def files_of(folder: str, ends: tuple[str, ...]) -> list[Path]:
-    """Return the files of a folder whose names end so, in order of their names."""
+    """Return the files in a folder with one of some name endings, in order of names."""
     try:
         return sorted(path for path in Path(folder).iterdir() if path.name.endswith(ends))
     except OSError as error:
@@ -257,13 +257,13 @@ def _open(place: str) -> BufferedReader:
 
 
 def reason(error: Exception) -> str:
-    """Say why a line cannot be read, from an error of `UNREADABLE`."""
+    """Return words for the reason why a line cannot be read, from an error of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return "too many lists and objects stand inside each other"
     return str(error)
 
 
 def excerpt(text: bytes, length: int = _SHOWN) -> str:
-    """Return the beginning of a line, for a message."""
+    """Return the beginning of a line for a message."""
     shown = text[: 4 * length].strip().decode("utf-8", errors="replace")
     return repr(shown if len(shown) <= length else shown[: length - 3] + "...")

@@ -70,5 +70,5 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def write(request: Request) -> MooncakeLine:
-    """Return the line of a request: without namespace, session, kind and what it waits for."""
+    """Return the line of a request, without namespace, session, kind and dependencies."""
     return MooncakeLine(request.arrival_ms, request.prompt_length, request.output_length, request.block_ids)

@@ -1,4 +1,4 @@
-"""Numbers anew: blocks and names count from 0, in the order in which they first appear."""
+"""New numbers for blocks and names, from 0 in the order of first appearance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DENSE_SLACK = 1 << 20
 
 
 class BlockNumbers:
-    """Gives blocks numbers from 0, in the order in which their ids first appear.
+    """New block numbers, from 0 in the order of first appearance.
 
     Published traces are mostly numbered like that already: as long as one is, nothing is kept but how many
     there are. After that, a table of 4 bytes for each number up to the largest id; ids that are far apart,
@@ -28,7 +28,7 @@ class BlockNumbers:
         self._sparse: dict[Hashable, int] = {}
 
     def fresh(self) -> int:
-        """Return the number of a new block, which has no name and which no other block has."""
+        """Return the number of a new block without a name, equal to no other block."""
         self._learn()
         return self._next()
 
@@ -48,7 +48,7 @@ class BlockNumbers:
         return found
 
     def number_of(self, name: Hashable) -> int:
-        """Return the number of a block whose name is a string or another value, not a number."""
+        """Return the number of a block whose name is no number, such as a string."""
         self._learn()
         number = self._sparse.get(name)
         if number is None:
@@ -56,7 +56,7 @@ class BlockNumbers:
         return number
 
     def _is_in_order(self, ids: Sequence[int]) -> bool:
-        """Tell whether these ids are their own numbers, and count the new ids."""
+        """Tell whether ids equal their new numbers, and count the new ids."""
         if max(ids) < self.count:
             return True
         following = self.count
@@ -71,7 +71,7 @@ class BlockNumbers:
         return True
 
     def _learn(self) -> None:
-        """Write down the numbers so far, which were the ids themselves."""
+        """Store the numbers given so far, which equalled the ids until now."""
         if self._is_identity:
             self._is_identity = False
             self._dense = array("i", range(self.count))
@@ -98,11 +98,11 @@ class BlockNumbers:
 
 
 Part = tuple[Hashable, int]
-"""The name of some tokens that always stand together, and how many they are, at least 1."""
+"""The name of tokens that always occur together, with their count, at least 1."""
 
 
 class Pieces:
-    """Cuts prompts that are put together of named parts into blocks of one size, and numbers the blocks.
+    """A numbering of blocks for prompts that consist of named parts, cut into blocks of one size.
 
     Equal parts at equal places of equal blocks are one block. A last block that is not full keeps its number
     in the first longer prompt that goes on from it; one that goes on in another way gets a new number, and so
@@ -115,7 +115,7 @@ class Pieces:
         self._gone_on: set[Hashable] = set()
 
     def blocks(self, parts: Sequence[Part]) -> tuple[int, ...]:
-        """Return the numbers of a prompt's blocks; the prompt is as long as its parts together."""
+        """Return the numbers of a prompt's blocks; the prompt is as long as all its parts."""
         found, names, left = [], [], self._size
         for name, length in parts:
             start = 0
@@ -131,14 +131,14 @@ class Pieces:
         return tuple(found)
 
     def _number(self, names: tuple[tuple[Hashable, int, int], ...]) -> int:
-        """Return the number of a block, by the pieces of parts in it."""
+        """Return the number of a block, given the pieces of parts in it."""
         number = self._known.get(names)
         if number is None:
             number = self._known[names] = self._begun(names)
         return number
 
     def _begun(self, names: tuple[tuple[Hashable, int, int], ...]) -> int:
-        """Return the number of a shorter block that these pieces alone go on from; else a new one."""
+        """Return the number of a partial block that these pieces are first to extend, or else a new one."""
         for end in range(len(names) - 1, 0, -1):
             begin = names[:end]
             if begin in self._known and begin not in self._gone_on:
@@ -148,7 +148,7 @@ class Pieces:
 
 
 class Names:
-    """Gives names numbers from 0, in the order in which they first appear."""
+    """New numbers for names, from 0 in the order of first appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -157,5 +157,5 @@ class Names:
         return len(self._numbers)
 
     def number(self, name: Hashable) -> int:
-        """Return the number of a name; a new one gets the next."""
+        """Return the number of a name; a new name gets the next number."""
         return self._numbers.setdefault(name, len(self._numbers))

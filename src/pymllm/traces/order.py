@@ -1,4 +1,4 @@
-"""Requests that name others to wait for, put where those stand above them."""
+"""The order of requests, each after the requests that it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 5
 
 @dataclass(slots=True, eq=False)
 class Named(Generic[T]):
-    """A line with the name of its request, and the names of the requests that it waits for."""
+    """A line with the name of its request, and the names of requests that it waits for."""
 
     name: str
     waits: tuple[str, ...]
@@ -58,7 +58,7 @@ def parents_first(rows: Iterable[Named[T]], lines: TraceLines) -> Iterator[Named
 
 
 def _stuck(kept: dict[str, Named[T]], placed: dict[str, int], lines: TraceLines) -> Exception:
-    """Say why some rows can never come: a name that there is not, or a circle."""
+    """Return words for why some rows can never be yielded: an unknown name, or a cycle."""
     for row in kept.values():
         for name in row.waits:
             if name not in kept and name not in placed:

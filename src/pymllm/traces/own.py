@@ -1,4 +1,4 @@
-"""The form that `pymllm trace` writes: every field that a request has.
+"""The format that `pymllm trace` writes, with every field of a request.
 
 The first line says what follows, and each line after it is a request, the first of them number 0::
 
@@ -43,7 +43,7 @@ _Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 
 
 class TraceHeader(Struct, frozen=True, tag_field="schema", tag="pymllm.trace"):
-    """The first line of a trace: what the lines after it are."""
+    """The first line of a trace, which names the format."""
 
     block_tokens: _Length
     version: Literal[1] = 1
@@ -65,7 +65,7 @@ class TraceLine(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class _BoundedLine(Struct, frozen=True):
-    """A line as its schema has it."""
+    """A line with the bounds that its schema states."""
 
     arrival_ms: _Milliseconds
     prompt_length: _Length
@@ -162,7 +162,7 @@ def write_header(block_tokens: int) -> TraceHeader:
 
 
 def write(request: Request) -> TraceLine:
-    """Return the line of a request, with all that it has."""
+    """Return the line of a request, with all its fields."""
     return TraceLine(
         request.arrival_ms,
         request.prompt_length,

@@ -29,12 +29,12 @@ from pymllm.traces.records import Clock, ReadOptions, check_length, check_name, 
 from pymllm.workloads.request import Request
 
 BLOCK_TOKENS = 16
-"""Tokens of the blocks that prompts are cut into where nothing else is said."""
+"""The default number of tokens per block."""
 
 _WEEK = 7 * 86_400.0
 
 REQUESTS = "0_trace.jsonl"
-"""The file of a folder that has the requests."""
+"""The name of the file with requests in the folder."""
 
 
 class RagPulseLine(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class RagPulseLine(msgspec.Struct, frozen=True):
 
 
 def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
-    """Yield the requests of the file, whose folder has the lengths of parts."""
+    """Yield the requests of a file, whose folder also has the lengths of parts."""
     lengths = _lengths(lines)
     block_tokens = options.block_tokens or BLOCK_TOKENS
     numbers, sessions, clock = BlockNumbers(), Names(), Clock(options, "timestamp", "seconds")
@@ -85,7 +85,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def _lengths(lines: TraceLines) -> dict[Hashable, int]:
-    """Return the tokens of each part, from the other files of the folder."""
+    """Return the number of tokens of each part, from the other files of the folder."""
     folder = Path(lines.place).parent
     found: dict[Hashable, int] = {}
     for path in files_of(str(folder), LINES):
@@ -104,7 +104,7 @@ def _lengths(lines: TraceLines) -> dict[Hashable, int]:
 
 
 def _parts(lines: TraceLines) -> Iterator[Part]:
-    """Yield the number of each part of a file, and its tokens."""
+    """Yield the number of each part in a file, and its token count."""
     for number, line in decoded(lines, dict[str, Any]):
         names = [name for name in line if name.endswith("_id")]
         try:

@@ -1,4 +1,4 @@
-"""The common part of all formats: the bounds of a request's fields, and how a line becomes a request."""
+"""The common part of all trace formats: bounds of a request's fields, and making requests from lines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BA
 
 REQUESTS_MAX: Final = OUTPUT_TOKEN_BASE
 NAME_MAX: Final = 200
-"""Most characters of a name in a trace."""
+"""The greatest number of characters in a name."""
 
 TURNS: Final = ("ask", "cumulative", "deltas")
-"""What a later turn of a session holds: its whole prompt, or what is new; doubtful ones are refused."""
+"""Values of ``turns``: a later turn holds its whole prompt or only its new part; "ask" refuses doubtful
+turns."""
 
 _SIZES = tuple(1 << power for power in range(13))
-"""Tokens per block that are common."""
+"""Common numbers of tokens per block."""
 
 _Line = TypeVar("_Line")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The facts that a file leaves open; ``None`` if the file gives the fact, or for the format's own value.
+    """Facts that a file leaves open; ``None`` for the file's own or the format's default value.
 
     ``block_tokens`` is the tokens per block, ``tokenizer`` makes tokens of a text, ``nested_times`` is what
     times of nested agents count from, and ``conversations`` how many of them run beside each other.
@@ -47,7 +48,7 @@ class ReadOptions:
     left_out: Counter[str] = field(default_factory=Counter, compare=False)
 
     def corrects(self, what: str) -> bool:
-        """Tell whether a value may be corrected, and count that."""
+        """Tell whether a value may be corrected, and count the correction."""
         if self.lenient:
             self.corrected[what] += 1
         return self.lenient
@@ -66,7 +67,7 @@ def decoded(
 
 
 class Clock:
-    """Arrivals in milliseconds, which never go back; a file calls them ``field`` and counts in ``unit``."""
+    """A reader of arrivals as milliseconds, which must not decrease; their field is ``field`` in ``unit``."""
 
     def __init__(self, options: ReadOptions, field: str, unit: str = "milliseconds") -> None:
         self._options, self._field, self._unit = options, field, unit
@@ -74,7 +75,7 @@ class Clock:
         self._latest = 0.0
 
     def read(self, time: float) -> float:
-        """Return an arrival in milliseconds, or refuse it."""
+        """Return an arrival in milliseconds, or raise an error."""
         if not 0 <= time <= ARRIVAL_MS_MAX / self._factor:
             most = f"{ARRIVAL_MS_MAX / self._factor:.0f}"
             raise Rejected(f"{self._field} is {time}, must be in 0..{most} ({self._unit})")
@@ -90,35 +91,35 @@ class Clock:
 
 
 def check_length(field: str, length: int, least: int = 1) -> int:
-    """Return a number of tokens, or refuse it; where 0 is allowed it counts as 1."""
+    """Return a number of tokens, or raise an error; an allowed 0 becomes 1."""
     if not least <= length <= LENGTH_MAX:
         raise Rejected(f"{field} is {length}, must be in {least}..{LENGTH_MAX} (tokens)")
     return max(length, 1)
 
 
 def check_delay(field: str, delay: float) -> float:
-    """Return a delay in milliseconds, or refuse it."""
+    """Return a delay in milliseconds, or raise an error."""
     if not 0 <= delay <= ARRIVAL_MS_MAX:
         raise Rejected(f"{field} is {delay}, must be in 0..{ARRIVAL_MS_MAX:.0f} (milliseconds)")
     return delay
 
 
 def check_name(field: str, name: str) -> str:
-    """Return a name from a trace, or refuse a name that is empty or too long."""
+    """Return a name from a trace; raise an error for an empty or too long one."""
     if not 1 <= len(name) <= NAME_MAX:
         raise Rejected(f"{field} has {len(name)} characters, must have 1..{NAME_MAX}")
     return name
 
 
 def check_cached(tokens: int | None, length: int) -> int | None:
-    """Return how many tokens of a prompt were cached, where that is known, or refuse them."""
+    """Return the number of a prompt's tokens that were cached (if known), or raise an error."""
     if tokens is not None and not 0 <= tokens <= length:
         raise Rejected(f"cached_tokens is {tokens}, must be in 0..{length}, the prompt (tokens)")
     return tokens
 
 
 def check_block_tokens(field: str, tokens: int) -> int:
-    """Return the tokens per block, or refuse them."""
+    """Return the tokens per block, or raise an error."""
     if not 1 <= tokens <= LENGTH_MAX:
         raise Rejected(f"{field} is {tokens}, must be in 1..{LENGTH_MAX} (tokens per block)")
     return tokens
@@ -133,7 +134,7 @@ def number_blocks(
     names_tail: bool = True,
     field: str = "input_length",
 ) -> tuple[int, ...]:
-    """Return the numbers of a prompt's blocks, or refuse ids that do not fit its length.
+    """Return the numbers of a prompt's blocks; raise an error for ids that do not fit its length.
 
     The last block may be partial. Where a format gives that no id (``names_tail`` is false), or may, it
     becomes a block of its own, which nobody shares.
@@ -152,7 +153,7 @@ def check_blocks(
     names_tail: bool = True,
     field: str = "input_length",
 ) -> bool:
-    """Refuse ids that do not fit a length; tell whether the last block, which is partial, has none."""
+    """Check that ids fit a length, and return whether a partial last block has no id."""
     blocks, has_tail = len(ids), False
     if not (blocks - 1) * block_tokens < length <= blocks * block_tokens:
         has_tail = not names_tail and blocks == length // block_tokens
@@ -176,7 +177,7 @@ def _misfit(field: str, length: int, blocks: int, block_tokens: int, names_tail:
 def fit_blocks(
     ids: Sequence[int], length: int | None, block_tokens: int, options: ReadOptions
 ) -> tuple[Sequence[int], int]:
-    """Return ids and length of a prompt in blocks whose size the file does not say, or refuse them.
+    """Return the ids and length of a prompt whose block size is unknown, or raise an error.
 
     Where they do not fit, a lenient reader takes what both have, as dynamo's does; a length that is missing
     is that of the blocks.
@@ -200,7 +201,7 @@ def fit_blocks(
 
 
 def _advice(length: int, blocks: int) -> str:
-    """Return how to read a prompt that does not fit its blocks."""
+    """Return advice on reading a prompt that does not fit its blocks."""
     sizes = [size for size in _SIZES if (blocks - 1) * size < length <= blocks * size]
     if len(sizes) == 1:
         return f"give --block-tokens {sizes[0]}, which would fit, or --lenient to cut the longer of both"
@@ -210,7 +211,7 @@ def _advice(length: int, blocks: int) -> str:
 def make_request(
     number: int, arrival_ms: float, length: int, output: int, blocks: tuple[int, ...], *rest: Any
 ) -> Request:
-    """Make a request of checked values; ``rest`` is as of `Request`."""
+    """Return a request from checked values; ``rest`` is as of `Request`."""
     if number >= REQUESTS_MAX:
         raise Rejected(f"this is request {number + 1:,} of the trace, of at most {REQUESTS_MAX:,}")
     return Request(number, arrival_ms, length, output, blocks, *rest)

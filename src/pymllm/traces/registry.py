@@ -1,4 +1,4 @@
-"""The formats of traces: which there are, which one a file is in, and reading any of them."""
+"""The registry of trace formats, with functions that detect a file's format and read it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from pymllm.traces.records import ReadOptions
 from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
 
 logger = logging.getLogger("pymllm.traces")
-"""Says what a reader corrected or left out, as warnings."""
+"""The logger of warnings about lines that a reader corrected or left out."""
 
 _NOTHING = "the file holds no request; expected one JSON object per line"
 
 AUTO = "auto"
-"""The format of a file is told by its first line."""
+"""The name that stands for detecting the format by the first line."""
 
 LineMaker = Callable[[Request], msgspec.Struct]
-"""Makes the line of a request."""
+"""A function that returns the line of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ FORMATS: dict[str, Format] = {
         Format("text", "text, messages or conversations, with a tokenizer", text.read),
     )
 }
-"""By name."""
+"""The formats by name."""
 
 WRITTEN = tuple(name for name, it in FORMATS.items() if it.write is not None)
-"""Names of those that are written, too."""
+"""The names of formats that can also be written."""
 
 # The fields by which a line is told, most telling first: any of the first ones, and all of the second.
 _TELLING: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
@@ -138,11 +138,11 @@ _SCHEMAS = {
     request_trace.SCHEMA: "request-trace",
     agentic_mooncake.SCHEMA: "agentic-mooncake",
 }
-"""What the first line of some formats calls itself."""
+"""The names that some formats state in their first line."""
 
 
 def detect(line: bytes) -> str | None:
-    """Return the name of the format that a first line is in; ``None`` where none is told by its fields."""
+    """Return the name of the format of a first line; ``None`` if its fields fit no format."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except UNREADABLE:
@@ -160,7 +160,7 @@ def detect(line: bytes) -> str | None:
 
 
 def _lacking(line: bytes) -> str:
-    """Say what a line lacks of each format, or why it is no object."""
+    """Return words for the fields of each format that a line lacks, or for why it is no object."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except UNREADABLE as error:
@@ -179,7 +179,7 @@ def _lacking(line: bytes) -> str:
 
 
 class Trace:
-    """The requests of a trace, one after another and once; ``format`` is how they are written.
+    """The requests of a trace, to be iterated once; ``format`` is their format in the file.
 
     Ids of requests, blocks and sessions count from 0 in the order in which they first appear, times are
     milliseconds, and what a request waits for stands before it. ``corrected`` counts what a lenient reader
@@ -198,7 +198,7 @@ class Trace:
         self._given = 0
 
     def close(self) -> None:
-        """Let go of the file, which is done at the end of it, too."""
+        """Close the file, which its end also does."""
         self._requests.close()
         self.lines.close()
 
@@ -208,7 +208,7 @@ class Trace:
         return self.lines.source
 
     def __iter__(self) -> Iterator[Request]:
-        """Give each request; a trace without any is a `TraceError`."""
+        """Yield each request; raise `TraceError` if there is none."""
         try:
             for request in self._requests:
                 self._given += 1
@@ -234,7 +234,7 @@ def open_trace(
     requests: int | None = None,
     options: ReadOptions | None = None,
 ) -> Trace:
-    """Open a trace: a file or a pipe, plain or gzip, standard input (``-``), or a folder.
+    """Open a trace: a plain or gzip file or pipe, standard input (``-``), or a folder.
 
     A folder has files ``*.jsonl``, which are read in order of their names, or Weka's conversations. Only the
     first line is read, and only where the format is to be told by it. Of ``requests``, the first so many are
@@ -257,12 +257,12 @@ def open_trace(
 
 
 def read_requests(trace: Trace) -> list[Request]:
-    """Return the requests of a trace that an engine is to replay."""
+    """Return the requests of a trace that an engine can replay."""
     return list(replayable(trace))
 
 
 def replayable(trace: Trace) -> Iterator[Request]:
-    """Yield the requests of a trace that an engine is to replay; one that it cannot name is refused."""
+    """Yield requests, and raise an error for one whose number an engine cannot use."""
     for request in trace:
         if not request.has_tokens:
             most = OUTPUT_TOKEN_BASE // request.block_tokens
@@ -277,7 +277,7 @@ def replayable(trace: Trace) -> Iterator[Request]:
 
 
 def _chosen(lines: TraceLines, format: str, options: ReadOptions) -> Format:
-    """Return the format of a file or folder; refuse options that it has no use for."""
+    """Return the format of a file or folder; raise an error for options that do not apply."""
     is_of_conversations = os.path.isdir(lines.place) and not lines.files
     if format == AUTO:
         format = "weka" if is_of_conversations else _detected(lines)
@@ -304,7 +304,7 @@ def _detected(lines: TraceLines) -> str:
 
 
 def written_lines(requests: Iterable[Request], format: str) -> Iterator[bytes]:
-    """Yield the lines of a file in a format of `WRITTEN`, without fields that the format does not keep."""
+    """Yield the lines of a file in a format of `WRITTEN`, without fields that the format lacks."""
     maker = FORMATS[format].write
     assert maker is not None
     make, encoder = maker(), msgspec.json.Encoder()

@@ -1,4 +1,4 @@
-"""The record that dynamo's frontend keeps of its requests, ``dynamo.request.trace.v1``.
+"""The request log of dynamo's frontend, ``dynamo.request.trace.v1``.
 
 One record per line, as it is or as the ``event`` of an object::
 
@@ -39,7 +39,7 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import ARRIVAL_MS_MAX, Request
 
 SCHEMA = b'"dynamo.request.trace.v1"'
-"""What each record calls itself, as JSON."""
+"""The name of the format in each record, as JSON."""
 
 
 class _Replay(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A record, or an object that has one as its event; more fields are ignored."""
+    """A record, or an object with a record as its event; other fields are ignored."""
 
     event_type: str | None = None
     event_time_unix_ms: float | None = None
@@ -75,7 +75,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """A request that was served: from when to when, in milliseconds, and the line that says so."""
+    """A served request: its start and end in milliseconds, and its line."""
 
     start: float
     end: float
@@ -159,7 +159,7 @@ def _served(lines: TraceLines) -> Iterator[_Served]:
 
 
 def _times(record: RequestRecord, request: _Metrics) -> tuple[float, float]:
-    """Return when a request came and when it ended."""
+    """Return the arrival and the end of a request."""
     start, took, told = request.request_received_ms, request.total_time_ms, record.event_time_unix_ms
     if start is None:
         raise Rejected("request_received_ms is missing")
@@ -172,7 +172,7 @@ def _times(record: RequestRecord, request: _Metrics) -> tuple[float, float]:
 
 
 class _Waiting:
-    """Finds what requests waited for; they come in order of their start."""
+    """A search for the requests that each request waited for; requests come in order of their start."""
 
     def __init__(self) -> None:
         self._of_session: dict[str, list[_Served]] = {}

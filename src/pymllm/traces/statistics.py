@@ -1,4 +1,4 @@
-"""Statistics of a trace, found in one pass: lengths, arrivals, sharing, reuse, and the memory it works on."""
+"""Statistics of a trace in one pass: lengths, arrivals, sharing, reuse, and working sets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pymllm.workloads.recorded_hits import RecordedHits
 from pymllm.workloads.request import Request
 
 WIDTHS = (1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0)
-"""Seconds of the windows that working sets are counted in."""
+"""The widths in seconds of the windows in which working sets are counted."""
 
 POINTS_MAX = 200
-"""Most windows of a width that are told one by one."""
+"""The greatest number of windows of one width that are listed singly."""
 
 KINDS_MAX = 1000
 OTHER = "(others)"
-"""The kind that requests of further kinds are counted with."""
+"""The name under which requests of further kinds are counted."""
 
 
 @dataclass(slots=True)
 class KindCounts:
-    """Counts of one class of requests."""
+    """Counts of the requests of one kind."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -35,7 +35,7 @@ class KindCounts:
 
 @dataclass(slots=True)
 class Window:
-    """Windows of one width, one after another: what was touched in each."""
+    """Consecutive windows of one width, with the tokens that requests used in each."""
 
     seconds: float
     index: int = 0
@@ -62,14 +62,14 @@ class Window:
 
 
 class _RecencyTree:
-    """Tokens by the request that used them last; how many were used after one is found in O(log n)."""
+    """Tokens by the last request that used them, with the number used since any request in O(log n)."""
 
     def __init__(self) -> None:
         self._sums = array("q", [0])
         self._total = 0
 
     def append(self, tokens: int) -> None:
-        """Add the next request, which used so many."""
+        """Add the next request, which used so many tokens."""
         place = len(self._sums)
         sums, low = self._sums, place - (place & -place)
         self._total += tokens
@@ -80,7 +80,7 @@ class _RecencyTree:
         sums.append(tokens)
 
     def take(self, request: int, tokens: int) -> int:
-        """Take tokens of a request away, which are used again now; return how many others were used since."""
+        """Remove reused tokens from a request, and return how many other tokens were used since it."""
         sums = self._sums
         at, since = request + 1, self._total
         while at:
@@ -131,7 +131,7 @@ class TraceStatistics:
 
     @property
     def footprint(self) -> int:
-        """Tokens of all prompts, each place of a prefix counted once."""
+        """The tokens of all prompts, with each prefix counted once."""
         return self.prompt_tokens - self.shared_tokens
 
     @property
@@ -141,7 +141,7 @@ class TraceStatistics:
 
     @property
     def gap_variation(self) -> float:
-        """Standard deviation of the times between arrivals, over their mean; 1 of a Poisson process."""
+        """The standard deviation of times between arrivals over their mean; 1 for a Poisson process."""
         gaps = self.requests - 1
         if gaps < 1 or self.now_ms == self.begin_ms:
             return 0.0
@@ -191,12 +191,12 @@ class TraceStatistics:
         return self._last[node]
 
     def finish(self) -> None:
-        """Close the windows that are open; once, after the last request."""
+        """Close the open windows, once, after the last request."""
         for window in self.windows:
             window.close(self.footprint)
 
     def _reuse(self, path: Path, block_tokens: int, now: float) -> Iterator[tuple[int, int]]:
-        """Yield which request used shared tokens last, and how many: those of one stand together."""
+        """Yield each request that last used shared tokens, with the number of these tokens."""
         last = self._last
         lasts = [last[node] for node in path.shared]
         place, left, above = 0, path.hit_tokens, 0
@@ -239,12 +239,12 @@ class TraceStatistics:
 
 
 def _power(milliseconds: float) -> int:
-    """Return the least power of two of seconds that an interval is at most, from a millisecond on."""
+    """Return the exponent of the least power of two (in seconds) that bounds an interval from above."""
     return max(-10, math.ceil(math.log2(milliseconds / 1000))) if milliseconds > 0 else -10
 
 
 def percentile(counts: Counter[int], share: float) -> int:
-    """Return the least value that so many of those counted are at most."""
+    """Return the least value that a given share of counted values does not exceed."""
     wanted = max(1, math.ceil(share * counts.total()))
     seen = 0
     for value in sorted(counts):
@@ -255,5 +255,5 @@ def percentile(counts: Counter[int], share: float) -> int:
 
 
 def tokens_between(lengths: Counter[int], low: int, high: int) -> int:
-    """Count the tokens at depths ``low .. high - 1`` of prompts, or shared beginnings, of some lengths."""
+    """Return the number of tokens at depths ``low .. high - 1``, in prompts of counted lengths."""
     return sum(count * (min(length, high) - low) for length, count in lengths.items() if length > low)

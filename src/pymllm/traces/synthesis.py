@@ -1,4 +1,4 @@
-"""Traces that are like another: fitted to one in a pass, and made from a seed.
+"""Synthetic traces that resemble another: fitted to it in one pass, and generated from a seed.
 
 What is kept of the fitted trace is, for each request, how many blocks it shared, how many requests ago the
 deepest of them was used and how long that request was, its own lengths, the time since the request before it,
@@ -24,7 +24,7 @@ from pymllm.traces.statistics import KINDS_MAX, OTHER, TraceStatistics
 from pymllm.workloads.request import ARRIVAL_MS_MAX, BLOCK_ID_MAX, Request
 
 FITTED_MAX = 1 << 20
-"""Most requests of a trace that are fitted: the first ones."""
+"""The greatest number of requests, from the first, that are fitted."""
 
 _RUN = 32  # requests of a run, on average
 _HISTORY = 1 << 16  # requests that a new one may share with
@@ -33,7 +33,7 @@ _LOOKED_AT = 256
 
 @dataclass(slots=True)
 class Fit:
-    """The statistics learned from a trace; `learn` is called for each request."""
+    """Statistics learned from a trace, request by request."""
 
     statistics: TraceStatistics = field(default_factory=TraceStatistics)
     kinds: list[str | None] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Fit:
         return len(self.shared)
 
     def learn(self, request: Request) -> None:
-        """Take the next request in."""
+        """Learn from the next request of the trace."""
         found = self.statistics
         before, number = found.now_ms, found.requests
         path = found.add(request)
@@ -78,7 +78,7 @@ class Fit:
 
 
 def synthesized(fit: Fit, requests: int, seed: int, found: TraceStatistics) -> Iterator[Request]:
-    """Yield so many requests like those of a fitted trace, and let their statistics be found."""
+    """Yield so many requests like those of a fitted trace, and collect their statistics."""
     draw = random.Random(seed)
     size = fit.statistics.block_tokens
     history: list[tuple[tuple[int, ...], Path]] = []  # of the latest requests
@@ -127,7 +127,7 @@ def synthesized(fit: Fit, requests: int, seed: int, found: TraceStatistics) -> I
 def _donor(
     history: list[tuple[tuple[int, ...], Path]], number: int, fit: Fit, source: int, found: TraceStatistics
 ) -> int | None:
-    """Return an earlier request, for a new request to share its first blocks.
+    """Return an earlier request whose first blocks a new request will share.
 
     Its last shared block should have been used about so many requests ago, and it should be about as long as
     the one that was shared with: of those that are near, the one is taken where both are nearest, as ratios.
@@ -157,6 +157,6 @@ def _donor(
 
 
 def _node(path: Path, depth: int) -> int:
-    """Return the node of a path at a depth, counted from 0."""
+    """Return the node of a path at a depth counted from 0."""
     known = len(path.shared)
     return path.shared[depth] if depth < known else path.first + depth - known

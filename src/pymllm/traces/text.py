@@ -1,4 +1,4 @@
-"""Texts, of which a tokenizer of the caller's makes tokens: prompts, chats, conversations of many turns.
+"""Traces of texts (prompts, chats, conversations), tokenized by a function of the caller.
 
 One request per line, with ``text``, ``prompt`` or ``messages``; the rest may be missing::
 
@@ -50,7 +50,7 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import Request
 
 BLOCK_TOKENS = 16
-"""Tokens per block where nothing else is said."""
+"""The default number of tokens per block."""
 
 
 class TextLine(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class TextLine(msgspec.Struct, frozen=True):
 
 
 SOURCES = ("text", "prompt", "messages", "conversations", "turns", "body")
-"""The fields of a line that may have its text; one of them does."""
+"""The fields of a line of which one holds its text."""
 
 _ROLES = {
     "human": "user",
@@ -79,7 +79,7 @@ _ROLES = {
     "bing": "assistant",
     "bard": "assistant",
 }
-"""Roles by what ShareGPT's files call them."""
+"""Roles by their names in ShareGPT's files."""
 
 
 _UNASKED = "conversations without a message of a user, left out"
@@ -88,7 +88,7 @@ _EMPTY = "turns of a conversation without a token, left out"
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """A prompt to be tokenized, and its answer, where that is known as a text or as a number of tokens."""
+    """A prompt to tokenize, with its answer if known as text or as a number of tokens."""
 
     prompt: Any
     answer: Any = None
@@ -97,7 +97,7 @@ class _Ask:
 
 
 def find_tokenizer(named: str) -> Callable[[Any], Sequence[int]]:
-    """Return the function that ``module:function`` names; `UsageError` where there is none."""
+    """Return the function that ``module:function`` names; raise `UsageError` if it is missing."""
     module, colon, name = named.partition(":")
     if not colon or not module or not name:
         raise UsageError(f"no tokenizer {named[:60]!r}: write module:function")
@@ -163,7 +163,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 
 
 def _asks(line: TextLine) -> tuple[list[_Ask], bool]:
-    """Return the prompts of a line in order, and whether they are the turns of a conversation."""
+    """Return the prompts of a line in order, and whether they form a conversation."""
     found = [name for name in SOURCES if getattr(line, name) is not None]
     if len(found) != 1:
         has = f"it has {' and '.join(found)}" if found else "it has none"
@@ -188,7 +188,7 @@ def _asks(line: TextLine) -> tuple[list[_Ask], bool]:
 
 
 def _of_body(body: dict[str, Any]) -> _Ask:
-    """Return the prompt of a request of OpenAI's batch interface."""
+    """Return the prompt in a request body of OpenAI's batch interface."""
     content = [body[name] for name in ("messages", "prompt") if body.get(name) is not None]
     if len(content) != 1 or not isinstance(content[0], (list, str)):
         raise Rejected("body must have one of messages and prompt")
@@ -199,7 +199,7 @@ def _of_body(body: dict[str, Any]) -> _Ask:
 
 
 def _of_turns(turns: list[Any]) -> list[_Ask]:
-    """Return the prompts of what a user says one after another, or of messages."""
+    """Return the prompts from the successive inputs of a user, or from messages."""
     if any(isinstance(item, dict) and "role" in item for item in turns):
         return _turns([_message(item, "turns") for item in turns])
     asked: list[_Ask] = []
@@ -216,7 +216,7 @@ def _of_turns(turns: list[Any]) -> list[_Ask]:
 
 
 def _message(item: Any, field: str) -> dict[str, Any]:
-    """Return a message in the form of chat completions; ShareGPT's has the fields ``from`` and ``value``."""
+    """Return a message in chat completions' form; ShareGPT's fields are ``from`` and ``value``."""
     if isinstance(item, dict):
         if isinstance(item.get("role"), str):
             return item
@@ -228,7 +228,7 @@ def _message(item: Any, field: str) -> dict[str, Any]:
 
 
 def _turns(messages: list[dict[str, Any]]) -> list[_Ask]:
-    """Return a prompt for each answer to a user: all messages before it."""
+    """Return a prompt for each answer: all messages before it."""
     asked: list[_Ask] = []
     answered = 0
     for place, message in enumerate(messages):

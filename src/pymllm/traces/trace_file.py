@@ -1,4 +1,4 @@
-"""Request traces in the Mooncake format, read strictly and written back.
+"""Request traces in the Mooncake format, for strict reading and for writing.
 
 `pymllm.traces.mooncake` has the format, `pymllm.traces.registry` reads others, too.
 
@@ -22,7 +22,7 @@ from pymllm.workloads.request import LENGTH_MAX, Request
 def read_trace(
     path: str | os.PathLike[str], *, requests: int | None = None, block_tokens: int = BLOCK_TOKENS
 ) -> list[Request]:
-    """Read a trace, or its first ``requests``, at least one, and check every line; ids count from 0.
+    """Read a trace or its first ``requests``, checking every line; block ids are renumbered from 0.
 
     The path is that of a file or a pipe, plain or gzip (told by its first two bytes), or ``-`` for standard
     input. A file that cannot be read, holds no request or breaks the format is a `TraceError`.
@@ -34,7 +34,7 @@ def read_trace(
 
 
 def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> int:
-    """Write requests in order of arrival as a trace that `read_trace` gives back; return how many.
+    """Write requests in order of arrival as a trace that `read_trace` can read; return their number.
 
     A file is replaced, and compressed if its name ends in ``.gz``. The format has no field for a namespace: a
     request that has one is refused, and nothing written.

@@ -1,4 +1,4 @@
-"""Weka's traces of coding agents.
+"""Traces of coding agents by Weka.
 
 One JSON object for each conversation, in a file or a line of its own; a folder of such files is one trace::
 
@@ -52,10 +52,10 @@ from pymllm.traces.records import (
 from pymllm.workloads.request import ARRIVAL_MS_MAX, Request
 
 MARK = b'"hash_id_scope"'
-"""A field that only a conversation has; one stands in a line of its own, however long."""
+"""A field by which a conversation is recognised, since other lines do not have it."""
 
 NESTED_TIMES = ("auto", "relative", "absolute")
-"""What times of nested agents count from: what is seen, the agent's own time, or the conversation's."""
+"""The origins of nested agents' times: detected, the agent's own start, or the conversation's."""
 
 _CLOSE = 1e-6  # seconds that two readings of one moment may be apart
 _DEPTH_MAX = 16
@@ -64,7 +64,7 @@ _SECONDS_MAX = ARRIVAL_MS_MAX / 1000
 
 
 class WekaItem(msgspec.Struct, frozen=True, rename={"input": "in", "output": "out"}):
-    """A request, or an agent with requests; more fields are ignored."""
+    """A request, or an agent with requests; other fields are ignored."""
 
     t: float
     type: str
@@ -78,7 +78,7 @@ class WekaItem(msgspec.Struct, frozen=True, rename={"input": "in", "output": "ou
 
 
 class WekaDocument(msgspec.Struct, frozen=True):
-    """A conversation; more fields are ignored."""
+    """A conversation; other fields are ignored."""
 
     block_size: int
     hash_id_scope: str
@@ -87,7 +87,7 @@ class WekaDocument(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request of a conversation: when it ran, in seconds of that, and after which."""
+    """A request of a conversation, with its times in seconds and the requests before it."""
 
     item: WekaItem
     kind: str
@@ -101,7 +101,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A place for one conversation at a time."""
+    """A place that one conversation occupies at a time."""
 
     calls: list[_Call]
     source: TraceLines
@@ -167,7 +167,7 @@ def read(lines: TraceLines, options: ReadOptions) -> Generator[Request]:
 def _request(
     call: _Call, id: int, arrival: float, lane: _Lane, numbers: BlockNumbers, block_tokens: int
 ) -> Request:
-    """Make the request of a call; the first of a conversation waits for the one before it in its lane."""
+    """Return the request of a call; the first in a conversation waits for the last one in its lane."""
     item = call.item
     if item.input is None or item.output is None:
         raise Rejected(f"{'in' if item.input is None else 'out'} is missing")
@@ -210,7 +210,7 @@ def _request(
 
 
 def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNumbers) -> list[int]:
-    """Return the numbers of blocks with ids that are valid in a single conversation only."""
+    """Return global block numbers for ids that are valid within one conversation."""
     try:
         return [local[id] for id in ids]
     except KeyError:
@@ -230,7 +230,7 @@ def _of_conversation(ids: Sequence[int], local: dict[int, int], numbers: BlockNu
 
 
 def _calls(document: WekaDocument, nested_times: str) -> list[_Call]:
-    """Return the requests of a conversation in order of time, each with the requests that it waits for."""
+    """Return the requests of a conversation in time order, each with its predecessors."""
     if document.hash_id_scope not in ("local", "global"):
         raise Rejected(f"hash_id_scope is {document.hash_id_scope[:60]!r}, must be local or global")
     is_relative = nested_times == "relative"
@@ -251,7 +251,7 @@ def _walk(
     is_relative: bool,
     calls: list[_Call],
 ) -> None:
-    """Add the requests of one agent, and of those beneath it."""
+    """Add the requests of one agent and of its nested agents."""
     if where.count("requests") > _DEPTH_MAX:
         raise Rejected(f"{where}: more than {_DEPTH_MAX} agents stand inside each other")
     own: list[_Call] = []
@@ -291,7 +291,7 @@ def _walk(
 
 
 def _last_ended(own: Sequence[_Call], start: float, following: WekaItem) -> _Call | None:
-    """Return the last request of an agent that had ended at some time."""
+    """Return the last request of an agent that had ended at a given time."""
     for call in reversed(own):
         end = call.end
         if end is None:
@@ -309,7 +309,7 @@ def _end_of(call: _Call) -> float:
 
 
 def _is_relative(items: Sequence[WekaItem]) -> bool:
-    """Tell whether times of nested agents are relative, as far as the times show it."""
+    """Tell whether the times of nested agents are relative, as far as they show it."""
     seen = {"relative": "", "absolute": ""}
     left = [("requests", items)]
     while left:
@@ -334,7 +334,7 @@ def _is_relative(items: Sequence[WekaItem]) -> bool:
 
 
 def _documents(lines: TraceLines) -> Iterator[tuple[TraceLines, int, WekaDocument]]:
-    """Yield each conversation, with where it stands."""
+    """Yield each conversation with its place in the file."""
     if os.path.isdir(lines.place) and not lines.files:
         for path in conversation_files(lines.place):
             yield from _documents(TraceLines(path))
@@ -363,7 +363,7 @@ def conversation_files(folder: str) -> list[Path]:
 
 
 def _whole(first: bytes, lines: TraceLines) -> bytes:
-    """Return all that is left of a file, which is one object."""
+    """Return the unread part of a file that holds a single JSON object."""
     parts, size = [first], len(first)
     for _, text in lines:
         parts.append(text)

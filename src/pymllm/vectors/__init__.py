@@ -1,1 +1,1 @@
-"""Vectors: programs with all that they may come to, as data that anybody can vendor."""
+"""Test vectors: programs with all their permitted results, as data for use in other projects."""

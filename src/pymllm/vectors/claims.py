@@ -1,4 +1,4 @@
-"""The vectors that an implementation can play by its claims, and the claims of most implementations."""
+"""The vectors that an implementation can play by its claims, and common sets of claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOLD_BY: Final = {
     "track_slots": frozenset({"mamba"}),
     "policy": frozenset({"exact_policy", "ranked_policy"}),
 }
-"""Settings of prefix caches and allocators, and the claims of which one is needed for it."""
+"""Settings of prefix caches and allocators, with the claims of which each setting needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Claimant:
     page_size: int | None = None
 
     def plays(self, kind: str, vector: Vector) -> bool:
-        """Tell whether the implementation claims a vector's needs and can be built in its configuration."""
+        """Tell whether the implementation claims a vector's needs and supports its configuration."""
         if kind != self.kind:
             return False
         size = vector.config.get("page_size")
@@ -55,7 +55,7 @@ def _can_be_built(kind: str, config: Config, claims: Collection[str]) -> bool:
 
 
 PLAIN: Final = Claimant("prefix", frozenset({"pool", "extra_key", "exact_lru"}), 1)
-"""A prefix cache of single tokens over a pool of its own, with namespaces and the strict order of recency."""
+"""The claims of a plain prefix cache: tokens as pages, an own pool, namespaces, strict recency."""
 
 _MORE: Final = PLAIN.claims or frozenset()
 
@@ -68,10 +68,10 @@ TYPICAL: Final[tuple[tuple[str, Claimant], ...]] = (
     ("slot allocator", Claimant("slots", frozenset({"pool"}))),
     ("slot allocator with halves", Claimant("slots", frozenset({"pool", "swa"}))),
 )
-"""Claims that many have, with what they are called."""
+"""Common sets of claims, with their names."""
 
 
 def percent(some: int, of: int) -> str:
-    """Write a share in per cent with one digit, rounded down: only all are 100.0 %."""
+    """Return a share in per cent with one digit, rounded down so that only all are 100.0 %."""
     tenths = 1000 * some // max(of, 1)
     return f"{tenths // 10}.{tenths % 10} %"

@@ -1,4 +1,4 @@
-"""The determined parts of an outcome, asked of the judge: each part is varied, and free if that passes.
+"""The derivation of a vector: a part of an outcome is left open if the judge accepts variations of it.
 
 A program is played on a sound implementation. At each step the judge, which knows the steps before it as
 they were, is shown that step otherwise: with another number, in another order, with an effect less. What it
@@ -34,11 +34,11 @@ from pymllm.vectors.variations import (
 )
 
 _BY_PLACE = (ReadRows, ReadKV, ReadLive, FindSlots)
-"""Operations whose answer has a slot's content at its place, or numbers that nobody names."""
+"""Operations whose result has contents by slot, or numbers that no span can name."""
 
 
 def _spaces_by_place(kind: str, steps: Sequence[Step]) -> frozenset[str]:
-    """Return the kinds of numbers that must be chosen alike, since content is read at their places."""
+    """Return the kinds of numbers that must be chosen alike, since contents are read by position."""
     spaces = set()
     for step in steps:
         if isinstance(step.operation, ReadStates):
@@ -62,7 +62,7 @@ def derive(
     link: str = "",
     specification: str,
 ) -> Vector:
-    """Make a vector from a program and the answers of a sound implementation.
+    """Return a vector for a program, given the outcomes of a correct implementation.
 
     `ProgramError`: the judge does not let the program pass, so that nothing can be asked of it.
     """
@@ -97,7 +97,7 @@ def _expect_all(
     by_place: frozenset[str],
     first: int = 0,
 ) -> list[VectorStep]:
-    """Return the expectation of each step, from the step ``first`` on."""
+    """Return the expectation of each step, from step ``first`` on."""
     names = Names()
     made: list[VectorStep] = []
     has_order = law == "X2" and "call_order" in needs
@@ -121,7 +121,7 @@ def _free_what_matters_not(
     steps: Sequence[Step],
     made: list[VectorStep],
 ) -> None:
-    """Free the result of a step if all later steps stay the same under each other right result.
+    """Leave a step's result open if all later expectations stay the same with any other right result.
 
     Otherwise a vector would end where somebody answers what is right, too, and see nothing of what follows.
     """
@@ -154,7 +154,7 @@ def _comes_to_the_same(
     place: int,
     outcome: Outcome,
 ) -> bool:
-    """Tell whether all other expectations stay the same with another outcome at a place."""
+    """Tell whether all other expectations stay the same with another outcome of one step."""
     others = [*steps[:place], msgspec.structs.replace(steps[place], outcome=outcome), *steps[place + 1 :]]
     asker = Asker(header, others)
     if not asker.accepts():

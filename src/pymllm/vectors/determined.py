@@ -1,4 +1,4 @@
-"""The determined parts of one step: a part is free if the judge lets a variation of it pass."""
+"""The determined parts of one step, which are those whose variations the judge rejects."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ERRORS = (
     *("OverflowError", "MemoryError", "AssertionError", "NotImplementedError"),
     *(name for name in errors.__all__),
 )
-"""Names of errors that a law may ask for; the one that no law knows stands for any."""
+"""Names of errors in laws, with one that no law knows to stand for any other."""
 
 _UNTOLD = {"token", "message"}
-"""Fields that are opaque, or for people."""
+"""Fields that are opaque, or only for readers."""
 
 _Passes = Callable[[Any], bool | None]
 FREE = {"$free": True}
@@ -53,11 +53,11 @@ _AROUND = 40
 
 
 OTHER_RESULTS = (Done(), NoRoom(), Failed("NoSuchError"), Slots(()))
-"""Results of other kinds, any of which might be right in place of another."""
+"""Results of other types, any of which might also be right."""
 
 
 class Expecter:
-    """A maker of the expectation of one step."""
+    """A maker of one step's expectation."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Expecter:
         return made
 
     def _nodes(self, name: str) -> Any:
-        """Return the determined fields of each node, in any order; the number of a node is left out."""
+        """Return the determined fields of each node, in any order and without node ids."""
         result = self._outcome.result
         assert isinstance(result, Inspected)
         if name != "nodes" or (result.nodes and self._passes(result=Inspected(result.nodes[:-1]))):
@@ -182,13 +182,13 @@ class Expecter:
         return _NOTHING if found == FREE else found
 
     def _has_length(self) -> bool:
-        """Tell whether the number of states is determined; a cache's own buffers may have more."""
+        """Tell whether the number of states is determined, as a cache's own buffers may have more."""
         result: Any = self._outcome.result
         fewer = msgspec.structs.replace(result, recurrent=result.recurrent[:-1], conv=result.conv[:-1])
         return not self._passes(result=fewer)
 
     def _read(self, name: str, value: Any, passes: _Passes) -> Any:
-        """Return the determined parts of the shape or rows of states whose number is not determined."""
+        """Return the determined parts of the shape or rows of states in unknown number."""
         if name.endswith("_shape"):
             return value if self._is_shaped else {"$may": value}
         if not self._is_shaped or not isinstance(value, list):
@@ -223,20 +223,20 @@ class Expecter:
         return [self._part(item, partial(_with_place, passes, value, at)) for at, item in enumerate(value)]
 
     def _one_of(self, value: int, passes: _Passes) -> dict[str, Any]:
-        """Return a number with the other right numbers, if these are few."""
+        """Return a number with the other right numbers, if they are few."""
         right = [it for it in range(-_AROUND, value + _AROUND) if passes(it)]
         is_few = right and right[-1] < value + _AROUND - 1 and not passes(value + FAR)
         return {"$may": value, "or": [it for it in right if it != value]} if is_few else {"$may": value}
 
     def _are_chosen(self, value: list[int], passes: _Passes) -> bool:
-        """Tell whether other numbers, or the same in another order, would be right as well."""
+        """Tell whether other numbers, or another order of the same ones, would also be right."""
         pages = pages_of(value, self._page)
         if len(pages) > 1 and self._outcome.result and passes(joined([*pages[1:], pages[0]], len(value))):
             return True
         return next(self._others(value, passes), None) is not None
 
     def _others(self, value: list[int], passes: _Passes) -> Iterator[int]:
-        """Yield the pages that could take the place of the first page."""
+        """Yield the pages that could replace the first page."""
         pages = pages_of(value, self._page)
         own = {page[0] // self._page for page in pages}
         first = len(pages[0])
@@ -348,7 +348,7 @@ class Expecter:
 
     # -- choices --
     def _other_choices(self) -> list[dict[str, Any]] | None:
-        """Return the other right results of an eviction; ``None`` if there are too many to ask the judge."""
+        """Return the other right results of an eviction; ``None`` if there are too many to check."""
         outcome, operation = self._outcome, self._operation
         result: Any = outcome.result
         if not isinstance(operation, Evict) or isinstance(result, Failed):
@@ -391,7 +391,7 @@ _NOTHING = object()
 
 
 def _split(effects: Sequence[Effect], name: str) -> tuple[Effect, ...]:
-    """Replace each call ``name`` of several slots by one call for each slot."""
+    """Return effects with each call ``name`` of several slots split into one per slot."""
     split: list[Effect] = []
     for effect in effects:
         split += [Effect(name, (slot,)) for slot in effect.slots] if effect.call == name else [effect]
@@ -416,7 +416,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _only(kind: Any, name: str) -> Any:
-    """Make a record with a single field of another record, so that lists get the types of that field."""
+    """Return a record with one field of another record, so that lists get that field's types."""
     field = next(it for it in msgspec.structs.fields(kind) if it.name == name)
     return msgspec.defstruct("Only", [(name, field.type)])
 

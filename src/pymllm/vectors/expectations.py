@@ -1,4 +1,4 @@
-"""Expected answers of steps, and their comparison with answers. A runner in another language does the same.
+"""Expected results of steps, compared with actual ones. A runner in another language does the same.
 
 An expectation is plain data beside an answer's own: ``result``, ``effects`` and ``sizes``. The rules:
 
@@ -37,11 +37,11 @@ FORMS = ("$of", "$halves", "$new", "$set", "$any", "$free", "$calls", "$may")
 
 
 class OtherWay(Exception):
-    """The implementation has chosen another right answer, after which the vector does not apply."""
+    """Raised when an implementation chose another right result, so that the vector no longer applies."""
 
 
 class Mismatch(Exception):
-    """An answer differs from the demand of a vector."""
+    """Raised when a result differs from what a vector demands."""
 
     def __init__(self, where: str, expected: Any, seen: Any) -> None:
         super().__init__(f"{where}: expected {expected!r}, seen {seen!r}")
@@ -51,18 +51,18 @@ class Mismatch(Exception):
 
 
 class Given:
-    """The numbers that steps have answered with, by their names: ``slots``, and ``swa_slots`` as halves."""
+    """The numbers that steps returned, by name: ``slots``, and ``swa_slots`` for halves."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], Sequence[int]] = {}
 
     def record(self, step: int, result: Mapping[str, Any]) -> None:
-        """Remember the numbers in the answer of a step."""
+        """Record the numbers that a step returned."""
         self._numbers["$of", step] = result.get("slots") or ()
         self._numbers["$halves", step] = result.get("swa_slots") or ()
 
     def numbers(self, form: str, spans: Sequence[Mapping[str, int]]) -> list[int]:
-        """Return the numbers that some spans name."""
+        """Return the numbers that spans name."""
         found: list[int] = []
         for span in spans:
             start, stop = span["start"], span["stop"]
@@ -74,7 +74,7 @@ class Given:
 
 
 def match(expect: Mapping[str, Any], seen: Mapping[str, Any], given: Given) -> None:
-    """Compare an answer with its expectation; raise `Mismatch` if it differs, `OtherWay` if it may differ.
+    """Compare a result with its expectation; raise `Mismatch`, or `OtherWay` for a permitted difference.
 
     An answer ``{"is": "unsupported"}`` is the caller's to skip.
     """
@@ -168,12 +168,12 @@ def _compare_calls(
 
 
 def form_of(expected: Any) -> str:
-    """Return the form of a part of an expectation; the empty string if it has none."""
+    """Return the form of a part of an expectation; empty if it has none."""
     return next((name for name in expected if name in FORMS), "") if isinstance(expected, dict) else ""
 
 
 def check_expectation(expected: Any, where: str = "", *, is_top: bool = True) -> None:
-    """Refuse, by a `ValueError`, an expectation that no answer can be compared with."""
+    """Raise `ValueError` for an expectation with which no result can be compared."""
     if is_top and form_of(expected) == "$may":
         for other in (expected["$may"], *expected.get("or", ())):
             check_expectation(other, where)

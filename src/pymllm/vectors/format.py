@@ -1,4 +1,4 @@
-"""Files of vectors: a header, then one vector a line.
+"""The file format of vectors: a header, then one vector per line.
 
 ::
 
@@ -30,17 +30,17 @@ from pymllm.vectors.expectations import check_expectation
 
 FORMAT = "cache-vectors"
 SCHEMA = 1
-"""Version of the format; a reader refuses any other."""
+"""The version of the format; a reader refuses any other."""
 
 LEVELS = ("observable", "counters", "ownership", "content")
-"""What a vector looks at: answers, sizes, who has which slots, or the numbers that are stored."""
+"""Levels of a vector's checks: results, sizes, owners of slots, or stored numbers."""
 
 FLAGS = ("must", "may")
-"""Whether every step is determined, or a vector ends where an implementation goes another way."""
+"""Whether every step is determined, or the vector ends where an implementation may differ."""
 
 
 TWICE = "twice"
-"""A need that a runner has to meet, and no implementation: it plays the vector a second time on a new one.
+"""A need of the runner rather than the implementation: to play the vector again on a new one.
 
 The answers must be the same to the last number.
 """
@@ -92,20 +92,20 @@ class Vector(Record, frozen=True):
 def make_id(
     kind: str, law: str, needs: Sequence[str], config: Config, operations: Sequence[Operation]
 ) -> str:
-    """Make a vector's id from its needs, configuration and operations, independent of other vectors."""
+    """Return a vector's id, which depends only on its needs, configuration and operations."""
     text = json.dumps([sorted(needs), config, [encode(it) for it in operations]], sort_keys=True)
     return f"{kind}-{law}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def dump_vectors(header: VectorsHeader, vectors: Sequence[Vector]) -> str:
-    """Write a file of vectors, in the order of their ids."""
+    """Return the text of a file of vectors, in the order of their ids."""
     lines = [{"format": FORMAT, "schema": SCHEMA, **encode(header)}]
     lines += [encode(vector) for vector in sorted(vectors, key=lambda it: it.id)]
     return "".join(f"{json.dumps(line, separators=(',', ':'), sort_keys=False)}\n" for line in lines)
 
 
 def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
-    """Read a file of vectors; a `TraceError` names the wrong line and the reason."""
+    """Read a file of vectors; raise `TraceError` with the invalid line and the reason."""
     header: VectorsHeader | None = None
     vectors = dict[str, Vector]()
     for number, line in read_lines(path):
@@ -128,7 +128,7 @@ def load_vectors(path: Path) -> tuple[VectorsHeader, tuple[Vector, ...]]:
 
 
 def load_folder(folder: Path) -> Iterator[tuple[VectorsHeader, tuple[Vector, ...]]]:
-    """Read every file of vectors in a folder, by file name; errors as of `load_vectors`."""
+    """Read every file of vectors in a folder, by file name; raise errors as `load_vectors`."""
     for path in sorted(folder.glob("*.jsonl")):
         yield load_vectors(path)
 
@@ -149,7 +149,7 @@ _read_vector = json_reader(Vector)
 
 
 def _check(vector: Vector, header: VectorsHeader) -> None:
-    """Refuse a vector that no runner can run, or that every answer passes."""
+    """Raise an error for a vector that no runner can run, or that every result passes."""
     find_law(vector.law)
     for value, known, name in ((vector.level, LEVELS, "level"), (vector.flag, FLAGS, "flag")):
         if value not in known:
@@ -167,7 +167,7 @@ def _check(vector: Vector, header: VectorsHeader) -> None:
 
 
 def vectors_schema() -> dict[str, Any]:
-    """Describe one line of a file of vectors, header or vector, as a JSON schema."""
+    """Return the JSON schema of a line of a file of vectors, header or vector."""
     header = schema_of(VectorsHeader)
     header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
     header["properties"]["kind"] = {"enum": list(KINDS)}

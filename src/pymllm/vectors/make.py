@@ -1,4 +1,4 @@
-"""Vectors made: expectations derived anew, each planted fault tried, and those kept that kill.
+"""The making of vectors: new expectations, and a choice of vectors that detect planted faults.
 
 A file of vectors is its own source: needs, configurations and operations stay as they stand there, and what
 they must come to is asked of the judge again. A search adds programs for faults that no vector kills. Seeds
@@ -33,7 +33,7 @@ from pymllm.vectors.programs import (
 )
 
 VERSION = "3.0.0"
-"""Of the vectors; docs/vectors.md says what its numbers mean."""
+"""The version of the vectors, whose numbers docs/vectors.md explains."""
 
 LICENSE = "Apache-2.0"
 
@@ -44,14 +44,14 @@ Kills = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The vectors by kind, and for each vector's id the faults that it kills."""
+    """The vectors by kind, and the faults that each vector detects."""
 
     vectors: Mapping[str, tuple[Vector, ...]]
     kills: Kills
     unsearched: tuple[str, ...] = ()  # faults that nobody looked for, as the time was over
 
     def files(self) -> dict[str, str]:
-        """Return the text of each file, by its name."""
+        """Return the text of each file by its name."""
         return {
             f"{kind}.jsonl": dump_vectors(VectorsHeader(VERSION, kind, SPECIFICATION, LICENSE), vectors)
             for kind, vectors in self.vectors.items()
@@ -61,7 +61,7 @@ class Made:
 def make_vectors(
     folder: Path, *, is_search: bool = False, seconds: float = 3600.0, progress: Progress | None = None
 ) -> Made:
-    """Remake the vectors of a folder; with a search, also make some for faults that none kills.
+    """Remake the vectors of a folder; with a search, also make some for undetected faults.
 
     No fault is looked for once the search has taken so many seconds of processor time: `Made.unsearched`.
 
@@ -84,7 +84,7 @@ def make_vectors(
 def _search(
     vectors: Mapping[str, Sequence[Vector]], kills: Kills, seconds: float, show: Progress
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """Search for programs of faults that no vector kills, or too few vectors for a plain cache."""
+    """Search for programs for faults that no vector, or too few for a plain cache, detect."""
     killed = Counter(fault for them in kills.values() for fault in them)
     plainly = Counter(
         fault
@@ -109,7 +109,7 @@ def _search(
 
 
 def read_sources(folder: Path) -> list[Source]:
-    """Return the sources of the vectors of a folder."""
+    """Return the sources of the vectors in a folder."""
     return [
         Source(
             header.kind,
@@ -158,7 +158,7 @@ def _derive_all(sources: Sequence[Source], show: Progress) -> dict[str, list[Vec
 def try_faults(
     vectors: Mapping[str, Sequence[Vector]], faults: Sequence[Fault], show: Progress | None = None
 ) -> dict[str, frozenset[str]]:
-    """Plant each fault, play the vectors of its adapters' kinds, and return each vector's kills."""
+    """Plant each fault, play the vectors of its kinds, and return the faults that each vector detects."""
     shows = show or (lambda label, total: nullcontext())
     kills: dict[str, set[str]] = {it.id: set() for own in vectors.values() for it in own}
     for fault in _shown(shows, "faults tried", faults):
@@ -169,7 +169,7 @@ def try_faults(
 
 
 def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
-    """Keep the plainest killers of each fault, with a pool and without; drop vectors that kill nothing.
+    """Choose the simplest vectors for each fault, with and without a pool, and drop useless ones.
 
     Of those that a plain cache can play, several stay: most have no more than that, and each sees a little
     beside the fault that it was made for.
@@ -199,11 +199,11 @@ def choose(vectors: Mapping[str, Sequence[Vector]], kills: Kills) -> Made:
 
 
 _COMMON = {"pool", "extra_key", "inspect", "node_ids"}
-"""What nearly every implementation claims that has it at all."""
+"""Claims that nearly every implementation with the feature makes."""
 
 
 def _plainness(vector: Vector) -> tuple[int | str, ...]:
-    """Return the rank of a vector by its demands: few implementations have windows or states."""
+    """Return the rank of a vector by its needs, as few implementations have windows or states."""
     config = vector.config
     settings = [
         config.get("window") is not None,

@@ -1,4 +1,4 @@
-"""The generated part of docs/vectors.md: which vector shows which planted fault, and how many of all."""
+"""The generated part of docs/vectors.md: the planted faults that each vector detects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSHOWN: dict[str, str] = {
     for reason, ids in tomllib.loads(files(__package__).joinpath("unshown.toml").read_text("utf-8")).items()
     for id in ids
 }
-"""Planted faults of caches that no vector shows; and why."""
+"""Planted cache faults that no vector detects, with the reasons."""
 
 CALLERS: dict[str, tuple[str, ...]] = {
     fault.id: tuple(
@@ -29,20 +29,20 @@ CALLERS: dict[str, tuple[str, ...]] = {
     for fault in own_cabinet()
     if is_of_caller(fault)
 }
-"""Planted faults of the simulated engine, which no cache can show; and the same bugs, planted in caches."""
+"""Planted faults of the simulated engine, which no cache can show, with equal bugs in caches."""
 
 _OF_CALLER = "none: the caller's mistake, whatever its cache answers"
 _MOST = 4
 
 
 def make_page(made: Made, there: str) -> str:
-    """Return a page with its generated part, from the line `BEGIN` on, made again."""
+    """Return a page with its generated part, from the line `BEGIN` on, made anew."""
     head = there.partition(BEGIN)[0].rstrip("\n")
     return f"{head}\n\n{BEGIN}\n\n{_table(made)}" if head else f"{BEGIN}\n\n{_table(made)}"
 
 
 def tell_of(made: Made) -> str:
-    """Return the number of faults that vectors show, the number of all faults, and the faults not shown."""
+    """Return the number of faults that vectors detect, of all faults, and the undetected faults."""
     killed = _killed(made)
     every = len(own_cabinet()) - len(CALLERS)
     return (
@@ -52,7 +52,7 @@ def tell_of(made: Made) -> str:
 
 
 def _of_claims(made: Made) -> Iterator[str]:
-    """Yield a row for each common set of claims, and one for all vectors together."""
+    """Yield a row for each common set of claims, and one for all vectors."""
     for name, claimant in TYPICAL:
         share = share_of(claimant, made.vectors, made.kills)
         claims = ", ".join(f"`{it}`" for it in sorted(claimant.claims or ()))

@@ -1,4 +1,4 @@
-"""A vector played on an adapter: passed, failed, gone another way, or skipped with the reason."""
+"""A vector played on an adapter: passed, failed, other way, or skipped with the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SKIPPED: Final = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The verdict on a vector, its step and its reason; ``where`` names the part that differs."""
+    """The verdict on a vector with its step and reason; ``where`` names the differing part."""
 
     verdict: Verdict
     step: int = 0
@@ -36,7 +36,7 @@ class Played:
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as plain data with every field, except fields that the adapter cannot tell."""
+    """Return an outcome as plain data with every field that the adapter can report."""
     plain: dict[str, Any] = _plain(outcome)
     result = plain["result"]
     for name in ("node_len", "dtype", "recurrent_dtype", "conv_dtype"):
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
-    """Play a vector with a function that carries operations out."""
+    """Play a vector, given a function that carries out operations."""
     given = Given()
     for number, step in enumerate(vector.steps, 1):
         outcome = apply(number, step.operation)
@@ -74,7 +74,7 @@ def play(vector: Vector, apply: Callable[[int, Operation], Outcome]) -> Played:
 
 
 def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
-    """Play a vector on a new adapter; skip the vector if the adapter lacks its configuration or claims."""
+    """Play a vector on a new adapter, or skip it if the adapter lacks its configuration or claims."""
     config = find_config(vector.config, made.CONFIGURATIONS)
     if config is None:
         return Played(SKIPPED, 0, "no configuration is like that of the vector")
@@ -113,7 +113,7 @@ def play_on(vector: Vector, name: str, made: AdapterClass) -> Played:
 
 
 def _play_again(vector: Vector, name: str, config: Config, answers: Sequence[dict[str, Any]]) -> Played:
-    """Play a vector on a second adapter: each answer must be what it was, to the last number."""
+    """Play a vector on a second adapter, and compare every result exactly."""
     adapter = build_adapter(name, config)
     with closing(adapter):
         for number, (step, first) in enumerate(zip(vector.steps, answers, strict=True), 1):
@@ -126,16 +126,16 @@ def _play_again(vector: Vector, name: str, config: Config, answers: Sequence[dic
 
 
 _LIMITS = {"careful_callers", "counts_copies", "trusted_hashes", "lone_states"}
-"""Claims that do not add to what is right, but change it."""
+"""Claims that change, rather than extend, the right results."""
 
 _OF_CLAIMS = ("check_ownership", "need_sort", "store", "policy")
-"""Settings of which an adapter's claims tell all that a law asks."""
+"""Settings that an adapter's claims determine as far as laws go."""
 _OF_POOLS = ("slots", "swa_slots", "sliding_window")
-"""Settings of pools that a vector has no use for, and of windows that an adapter does not claim."""
+"""Settings of pools that a vector does not use, and of windows that an adapter does not claim."""
 
 
 def find_config(config: Config, configurations: Sequence[Mapping[str, Any]]) -> Config | None:
-    """Return a vector's configuration as an adapter of that form takes it; ``None`` where none does.
+    """Return a vector's configuration in an adapter's form; ``None`` if no configuration fits.
 
     Numbers are the vector's; but who has only pages of one token, or none of them, gets no other. Whatever is
     no number is a decision: of a window, of a kind of pool, of what is kept. There the two must be alike, and

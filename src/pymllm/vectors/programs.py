@@ -1,4 +1,4 @@
-"""Programs that show a planted fault by their outcomes alone: looked for, and made sources of vectors."""
+"""Programs whose outcomes alone show a planted fault, found by search and made into vectors."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from pymllm.work.time_limit import TookTooLong, deadline
 
 _SHRINKS = 200
 _SECONDS = 20.0
-"""Processor time for all vectors on one fault: more, and the fault has hung something."""
+"""Seconds of processor time for all vectors on one fault, beyond which the fault has hung."""
 _MOST_STEPS = 40
-"""Of a program: nobody reads a longer one, and what it must come to is asked of the judge for a long time."""
+"""The greatest number of steps in a program, for readability and for the time of derivation."""
 _CONTENTS = ("keys", "values", "recurrent", "conv", "rows", "kv", "state", "digests")
 
 _NEVER_NEEDED = {"forms", "engine"}
-"""Claims of how operations are handed over and by whom, which change nothing of what they come to."""
+"""Claims about how and by whom operations are called, which do not change results."""
 
 _PLAIN_CLAIMS = (("pool",), ("pool", "exact_lru"), ("pool", "extra_key", "inspect", "node_ids"))
-"""What most implementations claim, the least first: programs of these are looked for beside any other."""
+"""Common claims, for which programs are also searched, the fewest first."""
 _ASIDE = frozenset({"inspect", "hit_counts", "hashes", "digests", "bigrams", "forms", "refusals", *REFUSALS})
-"""Claims left away where a look at nodes, or misuse, shows a fault before what is served does."""
+"""Claims left out so that results show a fault before inspections or misuse do."""
 
 PLAIN_PROGRAMS = 3
-"""Programs of each fault for a plain cache: a stranger's bug is like a planted one, and not the same."""
+"""The number of programs of each fault for a plain cache, since other bugs are only similar."""
 _PLAIN_SEEDS = range(8)
 _PLAIN_OPERATIONS = 2_500
 
 CALLER = "pymllm.workloads."
-"""Where the simulated engine is: a fault in it is the caller's, and no cache's."""
+"""The place of the simulated engine, whose faults are the caller's and not a cache's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of a vector: its kind, law, needs, configuration and operations."""
+    """The source of a vector: kind, law, needs, configuration and operations."""
 
     kind: str
     law: str
@@ -71,7 +71,7 @@ class Source:
 
 
 def derive_source(source: Source) -> Vector:
-    """Derive a vector from the answers of the first own adapter that claims all needs of the source."""
+    """Return a vector from the outcomes of the first own adapter with all needs of the source."""
     steps = _play_soundly(source)
     return derive(
         source.kind,
@@ -102,7 +102,7 @@ def _play_soundly(source: Source) -> list[Step]:
 
 
 def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[str]:
-    """Yield the ids of the vectors that show a fault already planted."""
+    """Yield the ids of vectors that show a fault that is already planted."""
     try:
         with deadline(_SECONDS):
             for name in fault.adapters:
@@ -118,7 +118,7 @@ def killers(vectors: Mapping[str, Sequence[Vector]], fault: Fault) -> Iterator[s
 
 
 def search_for(fault: Fault) -> list[Source]:
-    """Search for small programs that show a fault by outcomes alone, one of them for a plain cache.
+    """Search for small programs whose outcomes show a fault, including one for a plain cache.
 
     Only sources come back whose vectors show it. None does where what shows a fault is a walk from inside or
     an engine; and nobody looks for a fault of the engine, which no cache can show.
@@ -138,7 +138,7 @@ def search_for(fault: Fault) -> list[Source]:
 
 
 def search_plainly(fault: Fault) -> list[Source]:
-    """Search for some small programs that show a fault to a plain cache, each from its own seed."""
+    """Search for several small programs that show a fault on a plain cache, each from its own seed."""
     found: dict[str, Source] = {}
     if not is_of_plain(fault):
         return []
@@ -157,18 +157,18 @@ def search_plainly(fault: Fault) -> list[Source]:
 
 
 def is_of_plain(fault: Fault) -> bool:
-    """Tell whether a fault is in the class that serves as the plain cache, and not in a caller."""
+    """Tell whether a fault is in the class of the plain cache rather than in its caller."""
     return "radix" in fault.adapters and not is_of_caller(fault)
 
 
 def is_of_caller(fault: Fault) -> bool:
-    """Tell whether a fault edits only the simulated engine, which stands for a cache's caller."""
+    """Tell whether a fault changes only the simulated engine, the caller of a cache."""
     places = [getattr(it, "target", "") for it in fault.edits]
     return bool(places) and all(place.startswith(CALLER) for place in places)
 
 
 def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
-    """Yield a fault as it is to be searched for, and for how many operations: first in the usual way."""
+    """Yield a fault in each form to search for, with a number of operations; the usual form first."""
     yield fault, 100_000
     outside = replace(fault, searchers=("machine",))
     yield outside, 20_000
@@ -176,7 +176,7 @@ def _attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
 
 
 def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
-    """Yield a fault planted in a common cache: a pool, no window, no states, and few claims."""
+    """Yield a fault planted in a common cache: with a pool and few claims, without window or states."""
     if load_adapter(find_adapter(fault.adapters[0])).KIND != "prefix":
         return
     for claims in _PLAIN_CLAIMS:
@@ -184,7 +184,7 @@ def _plain_attempts(fault: Fault) -> Iterator[tuple[Fault, int]]:
 
 
 def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
-    """Return a fault planted in adapters with a pool, without window or states, limited to some claims."""
+    """Return a fault planted in adapters with a pool, without window or states, with few claims."""
     names = {**dict.fromkeys(it for it in fault.adapters if it != "mamba"), "radix": None}
     settings = {**fault.settings, "pool": "token", "window": None}
     plain = replace(fault, searchers=("machine",), laws=ANY, adapters=tuple(names), settings=settings)
@@ -192,7 +192,7 @@ def _on_plain(fault: Fault, claims: Collection[str]) -> Fault:
 
 
 def _with_claims(fault: Fault, claims: Collection[str]) -> Fault:
-    """Return a fault planted in adapters that claim no more than some claims."""
+    """Return a fault planted in adapters with at most some claims."""
     fewer = f"return frozenset(claimed) & {{{', '.join(map(repr, sorted(claims)))}}}"
     edit = Edit("pymllm.adapters.base:_read_claims", "return frozenset(claimed)", fewer)
     return replace(fault, edits=(*fault.edits, edit))
@@ -209,7 +209,7 @@ def _shows(vector: Vector, kind: str, fault: Fault) -> bool:
 
 
 def sources_of(fault: Fault, name: str, history: History, *, is_least: bool = False) -> list[Source]:
-    """Make sources from a program that shows a fault: with the least claims, and with all claims."""
+    """Return sources from a program that shows a fault: one with the fewest claims, one with all."""
     header, operations = history.header, [it.operation for it in history.steps]
     wrong: list[Step] = []
     law = ""
@@ -252,7 +252,7 @@ def _told(fault: Fault) -> tuple[str, str]:
 
 
 def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -> list[Source]:
-    """Make a source from a program that shows a fault by other answers in a second run."""
+    """Return a source from a program that shows a fault by other results in a second run."""
     needs = {"node_ids", TWICE, *({"pool"} & set(header.capabilities))}
     needs |= {"inspect"} if any(isinstance(it, Inspect) for it in operations) else set()
     config = _without_unused(header.config)
@@ -267,7 +267,7 @@ def _told_twice(fault: Fault, header: Header, operations: Sequence[Operation]) -
 
 
 def _read_twice(steps: Sequence[Step]) -> list[Step]:
-    """Append two reads of all states: once for their number, then for their content."""
+    """Append two reads of all states: the first for their number, the second for their contents."""
     is_read = bool(steps) and isinstance(steps[-1].operation, ReadStates)
     return [*steps, *steps[-1:]] if is_read else list(steps)
 
@@ -279,13 +279,13 @@ _LOOKS: dict[str, tuple[tuple[Operation, ...], ...]] = {
     "requests": ((Inspect(),),),
     "index": ((Inspect(),),),
 }
-"""What is asked at the end where a program alone shows nothing: a search has looked from inside there."""
+"""Inspections appended to a program that alone shows nothing, in place of an audit."""
 
 
 def _play_wrongly(
     fault: Fault, name: str, header: Header, operations: Sequence[Operation]
 ) -> tuple[list[Step], str]:
-    """Play a program with a fault planted until it breaks one of the fault's laws; return steps and law."""
+    """Play a program with a planted fault until a law of the fault breaks; return steps and law."""
     steps: list[Step] = []
     with planted(fault.edits):
         try:
@@ -306,13 +306,13 @@ def _play_wrongly(
 
 
 def _without_unused(config: Config) -> Config:
-    """Leave out the sizes of absent pools, which other implementations do not know."""
+    """Remove the sizes of absent pools, which other implementations do not report."""
     unused = {"none": ("slots", "swa_slots"), "token": ("swa_slots",)}.get(str(config.get("pool")), ())
     return {name: value for name, value in config.items() if name not in unused}
 
 
 def _level_of(kind: str, shown: Played) -> str:
-    """Return the level of the part of an outcome that shows a fault."""
+    """Return the level of the outcome's part that shows a fault."""
     parts = shown.where.replace("[", ".").split(".")
     if any(part in _CONTENTS for part in parts):
         return "content"

@@ -1,4 +1,4 @@
-"""All vectors of a kind on one adapter, in a process that the adapter may crash."""
+"""The playing of all vectors of a kind on one adapter, in a process that the adapter may crash."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pymllm.vectors.play import Played, play_on
 from pymllm.work.workers import tell
 
 Files = Mapping[str, tuple[VectorsHeader, tuple[Vector, ...]]]
-"""What files have, by kind."""
+"""The vectors of files, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An adapter and the vectors of every kind, since only its class tells its kind."""
+    """An adapter, with vectors of every kind since only its class shows its own."""
 
     adapter: str
     files: Files
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of each vector of an adapter's kind; none if no file has that kind."""
+    """The result of each vector of an adapter's kind; empty if no file has that kind."""
 
     adapter: str
     kind: str
@@ -35,12 +35,12 @@ class Run:
 
 
 def load_all(folder: Path) -> Files:
-    """Read every file of vectors in a folder; a `TraceError` names the wrong file and line."""
+    """Read every file of vectors in a folder; raise `TraceError` with the invalid file and line."""
     return {header.kind: (header, vectors) for header, vectors in load_folder(folder)}
 
 
 def run_vectors(task: Task) -> Run:
-    """Play the vectors of an adapter's kind; after each, tell how many were played."""
+    """Play the vectors of an adapter's kind, and report the number played after each."""
     made = load_class(find_adapter(task.adapter))
     if made.KIND not in task.files:
         return Run(task.adapter, made.KIND, "", ())

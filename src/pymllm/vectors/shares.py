@@ -1,4 +1,4 @@
-"""Shares of the planted faults that the vectors for some claims show."""
+"""The share of planted faults that vectors detect for implementations with some claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymllm.vectors.programs import is_of_caller
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The vectors that an implementation with some claims can play, and the faults that they show.
+    """The vectors that an implementation with some claims can play, and the faults they detect.
 
     ``shown``: the faults of its kind, each with those of its vectors that show it, perhaps none.
     """
@@ -26,12 +26,12 @@ class Share:
 
     @property
     def faults(self) -> int:
-        """The number of faults that the vectors show."""
+        """The number of faults that the vectors detect."""
         return sum(bool(them) for them in self.shown.values())
 
 
 def faults_of(kind: str) -> tuple[Fault, ...]:
-    """Return the planted faults of a kind's implementations, without faults of the calling engine."""
+    """Return the planted faults in a kind's implementations, without those of the calling engine."""
     return tuple(it for it in own_cabinet() if not is_of_caller(it) and _kind_of(it) == kind)
 
 
@@ -42,7 +42,7 @@ def _kind_of(fault: Fault) -> str:
 def share_of(
     claimant: Claimant, vectors: Mapping[str, Sequence[Vector]], kills: Mapping[str, frozenset[str]]
 ) -> Share:
-    """Return a claimant's share: the vectors that it can play, and the faults that they show."""
+    """Return a claimant's share: the vectors that it can play, and the faults they detect."""
     own = vectors.get(claimant.kind, ())
     ids = tuple(sorted(it.id for it in own if claimant.plays(claimant.kind, it)))
     shown = {it.id: tuple(id for id in ids if it.id in kills[id]) for it in faults_of(claimant.kind)}

@@ -1,4 +1,4 @@
-"""Variations of a step, and the question to the judge whether a variation is right, too."""
+"""Variations of a step's outcome, and whether the judge accepts each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pymllm.oracle.judge import make_judge
 from pymllm.oracle.laws.every_class import ANSWERED
 
 FAR = 1 << 20
-"""What is added to a number to be one that nobody has."""
+"""A number to add to another so that no object has the sum."""
 
 _PAGES_CHOSEN = 10
 
 
 class Asker:
-    """A program, and the question whether the judge would accept another outcome of one step."""
+    """A program in which one step's outcome can be varied, with the judge's verdict on each variation."""
 
     def __init__(self, header: Header, steps: Sequence[Step]) -> None:
         self._header = header
@@ -37,7 +37,7 @@ class Asker:
         return True
 
     def refuses(self) -> bool:
-        """Tell whether the judge finds a law broken in the program."""
+        """Tell whether the judge finds a broken law in the program."""
         try:
             self._judge_before(len(self._steps))
         except InvariantViolation:
@@ -47,7 +47,7 @@ class Asker:
         return False
 
     def lets_pass(self, place: int, outcome: Outcome) -> bool:
-        """Tell whether the judge accepts an outcome of the step at a place."""
+        """Tell whether the judge accepts an outcome of the step at a position."""
         judge, step = self._judge_before(place), self._steps[place]
         try:
             judge.judge(step.number, step.operation, outcome)
@@ -64,13 +64,13 @@ class Asker:
 
 
 def split_claims(capabilities: Collection[str]) -> frozenset[str]:
-    """Return capabilities with `refusals` replaced by the six capabilities that it stands for."""
+    """Return capabilities with `refusals` replaced by the six claims that it includes."""
     known = frozenset(capabilities)
     return known - {"refusals"} | set(REFUSALS) if "refusals" in known else known
 
 
 def least_needs(header: Header, sound: Sequence[Step], wrong: Sequence[Step]) -> frozenset[str]:
-    """Drop each claim that the judge needs neither to accept a sound run nor to refuse a wrong one."""
+    """Remove each claim that the judge needs neither to accept a right run nor to reject a wrong one."""
     needs = split_claims(header.capabilities)
     for claim in sorted(needs):
         fewer = msgspec.structs.replace(header, capabilities=tuple(sorted(needs - {claim})))
@@ -83,7 +83,7 @@ def least_needs(header: Header, sound: Sequence[Step], wrong: Sequence[Step]) ->
 
 
 def vary(value: Any) -> Iterator[Any]:
-    """Yield other values of a value's type."""
+    """Yield other values of the same type as a value."""
     match value:
         case bool():
             yield not value
@@ -115,12 +115,12 @@ def _vary_list(value: list[Any]) -> Iterator[list[Any]]:
 
 
 def pages_of(numbers: Sequence[int], page: int) -> list[list[int]]:
-    """Split numbers into pages; the last one may be partial."""
+    """Return numbers divided into pages, the last of which may be partial."""
     return [list(numbers[at : at + page]) for at in range(0, len(numbers), page)]
 
 
 def joined(pages: Iterable[Sequence[int]], count: int) -> list[int]:
-    """Join pages in another order, filling up a partial page that is no longer last."""
+    """Return pages joined in another order, completing a partial page that is no longer last."""
     pages = list(pages)
     longest = max(map(len, pages))
     whole = [list(range(page[0], page[0] + longest)) for page in pages]
@@ -131,7 +131,7 @@ def joined(pages: Iterable[Sequence[int]], count: int) -> list[int]:
 
 
 def regrouped(effects: Sequence[Effect]) -> Iterator[tuple[Effect, ...]]:
-    """Yield effects in another order, and their slots divided otherwise into calls."""
+    """Yield effects in another order, with their slots divided differently into calls."""
     yield tuple(reversed(effects))
     names = list(dict.fromkeys(it.call for it in effects))
     frees = [it for it in effects if it.call != "callback"]
@@ -152,7 +152,7 @@ def regrouped(effects: Sequence[Effect]) -> Iterator[tuple[Effect, ...]]:
 def ways_to_evict(
     outcome: Outcome, slots: Iterable[int], page_size: int, *, has_pool: bool, has_window: bool
 ) -> Iterator[tuple[tuple[int, int, int], tuple[Effect, ...]]]:
-    """Yield possible evictions: tokens, of them in the window's half, states; and the frees."""
+    """Yield possible evictions: tokens, tokens of the window, and states, with the freed slots."""
     sizes, result = outcome.sizes, outcome.result
     assert isinstance(result, Evicted)
     states = range(1 + (result.states + 2 if "mamba_evictable_size" in sizes else 0))

@@ -1,1 +1,1 @@
-"""The stream of a server's cache events, and the laws of its producer."""
+"""The stream of a server's cache events, and the laws that its producer must keep."""

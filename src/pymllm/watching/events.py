@@ -1,4 +1,4 @@
-"""Events of a cache, and the layouts in which servers write them.
+"""The events of a cache, and the message layouts in which servers send them.
 
 A message has a number and events. A line of a recording is one message in one of these layouts:
 
@@ -18,12 +18,12 @@ from pymllm.errors import UsageError
 from pymllm.text_file import cut
 
 Hash = int | str
-"""Hash of a block; bytes are written in hexadecimal."""
+"""The hash of a block; bytes are written in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The pool that a block lies in: a group of layers, in one memory; ``""`` where a removal tells none."""
+    """The pool of a block: a group of layers in one memory; ``""`` if a removal names none."""
 
     group: int
     medium: str
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Blocks that are there from now on, each the child of the one before.
+    """Blocks that were stored, each the child of the one before.
 
     ``tokens`` are those of all blocks, ``None`` where the layout tells none. ``keys`` tell blocks of equal
     tokens apart: a salt, an adapter, a hash of tokens. ``has_window`` tells whether only the last tokens of a
@@ -52,7 +52,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks that are gone."""
+    """Blocks that were removed."""
 
     place: Place
     hashes: tuple[Hash, ...]
@@ -60,7 +60,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The end of all blocks of a producer."""
+    """The removal of all blocks of a producer."""
 
 
 Event = Stored | Removed | Cleared
@@ -68,7 +68,7 @@ Event = Stored | Removed | Cleared
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message: its number, which counts up in each producer's stream, and its events."""
+    """A message with its number, which counts up in each producer's stream, and its events."""
 
     producer: str
     number: int
@@ -76,7 +76,7 @@ class Message:
 
 
 def read_message(plain: Any) -> Message:
-    """Read a message in any layout; a `UsageError` says what was seen where it has none of them."""
+    """Read a message in any known layout; raise `UsageError` for another, with the content seen."""
     if isinstance(plain, dict):
         for has, read in _LAYOUTS:
             if has <= plain.keys():
@@ -125,7 +125,7 @@ _FIELDS = {
     "BlockRemoved": ("block_hashes", "medium", "group_idx"),
     "AllBlocksCleared": (),
 }
-"""Fields of each event in their order, for events that are arrays."""
+"""The fields of each event in order, for events that are sent as arrays."""
 
 
 def _read_batch(plain: Mapping[str, Any]) -> Message:
@@ -226,4 +226,4 @@ _LAYOUTS: tuple[tuple[frozenset[str], Callable[[Mapping[str, Any]], Message]], .
     (frozenset({"event_id", "data"}), _read_trt),
     (frozenset({"worker_id", "event"}), _read_dynamo),
 )
-"""Which fields a layout's messages have, and how they are read."""
+"""The fields by which the messages of each layout are known, with the function that reads them."""

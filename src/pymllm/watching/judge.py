@@ -1,4 +1,4 @@
-"""The judge of a stream: it folds events into the blocks that are there, and asks each law.
+"""The judge of an event stream: keeps the blocks that events report, and tests each law.
 
 Memory is that of the blocks that are there: of each its copies, a digest of its content, and the number of
 the message that told it last. Of messages the digests of the last `RECENT` are kept.
@@ -18,14 +18,14 @@ from pymllm.watching import laws
 from pymllm.watching.events import Cleared, Event, Hash, Message, Place, Removed, Stored
 
 RECENT = 4096
-"""Messages by which one that comes again is known."""
+"""The number of recent messages among which a repeated one is recognised."""
 MOST_BLOCKS = 4_000_000
-"""Blocks that may be there: of the largest memories of today there are fewer."""
+"""The greatest number of blocks to keep, more than the largest memories of today hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The first event that broke a law, and the messages before it that told the block."""
+    """The first event that broke a law, and earlier messages about the block."""
 
     law: str
     producer: str
@@ -47,7 +47,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Producer:
-    """A producer as its messages tell it; ``is_whole``: none of what is there was told before we listened."""
+    """The state of a producer by its messages; ``is_whole`` unless blocks were stored before the first."""
 
     last: int | None = None
     is_whole: bool = False
@@ -59,14 +59,14 @@ class _Producer:
     places: dict[Place, int] = field(default_factory=dict)  # of all that was ever stored: tokens of a block
 
     def clear(self, is_whole: bool = True) -> None:
-        """Forget all blocks: nothing is there, or behind a gap it is not known what is."""
+        """Forget all blocks: none are stored or, after a gap, it is unknown which are."""
         self.blocks.clear()
         self.contents.clear()
         self.copies, self.is_whole = 0, is_whole
 
 
 class StreamJudge:
-    """Judges the messages of any number of producers, one after another.
+    """A judge of the messages of any number of producers, one after another.
 
     Parameters
     ----------
@@ -90,17 +90,17 @@ class StreamJudge:
 
     @property
     def producers(self) -> int:
-        """How many producers were heard."""
+        """The number of producers that sent messages."""
         return len(self._producers)
 
     @property
     def copies(self) -> int:
-        """Copies of blocks that are there now, of all producers."""
+        """The number of block copies that all producers store now."""
         return sum(it.copies for it in self._producers.values())
 
     @property
     def is_late(self) -> bool:
-        """Whether the beginning of some producer, or a part since then, was not heard."""
+        """Whether the beginning of any producer's stream, or a later part, was missed."""
         return not all(it.is_whole for it in self._producers.values())
 
     def verdict_of(self, law: str) -> Verdict:
@@ -114,7 +114,7 @@ class StreamJudge:
     # -- requests ------------------------------------------------------------------------------------------
 
     def longest_chain(self, prompt: Sequence[int], salt: str | None = None) -> int | None:
-        """Count the leading tokens of a prompt that are told to be cached, in whole blocks.
+        """Count the leading tokens of a prompt that events report as cached, in whole blocks.
 
         ``None`` where that cannot be known: of no producer or several, of one whose beginning was not heard,
         or of one that tells no tokens. Cost: a digest per block.
@@ -136,7 +136,7 @@ class StreamJudge:
         return length
 
     def judge_hit(self, request: int, hit: int, chains: Sequence[int | None]) -> None:
-        """Judge the cached tokens of a request by W8.
+        """Judge the cached tokens of a request by law W8.
 
         ``chains``: the `longest_chain` of its prompt when it was sent and, where others ran beside it, after
         each message until all were answered; nothing is judged where one is unknown.
@@ -152,7 +152,7 @@ class StreamJudge:
         self._ask("W8", found, Message(name, producer.last or 0, ()), 0)
 
     def _whole_place(self) -> Place | None:
-        """Return the place of the layers that see all tokens, of the one producer that there is."""
+        """Return the place of the layers that see all tokens, if there is only one producer."""
         if len(self._producers) != 1:
             return None
         (producer,) = self._producers.values()
@@ -163,7 +163,7 @@ class StreamJudge:
     # -- the fold ------------------------------------------------------------------------------------------
 
     def feed(self, message: Message) -> None:
-        """Judge a message, and take its events over.
+        """Judge a message, and apply its events.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class StreamJudge:
                 )
 
     def _take_number(self, producer: _Producer, message: Message) -> bool:
-        """Judge a message's number; return whether its events are to be taken over."""
+        """Judge the number of a message; return whether to apply its events."""
         number, last = message.number, producer.last
         digest = blake2b(repr(message.events).encode(), digest_size=8).digest()
         is_repeated = producer.recent.get(number) == digest

@@ -1,4 +1,4 @@
-"""The laws of a producer of cache events: a function each, over one event and the blocks told before it.
+"""The laws of a producer of cache events: a function for each, over an event and earlier ones.
 
 The docstring is the law's whole text, as of the laws of `pymllm.oracle.laws`. A page of the specification is
 printed from them (``python docs/builder/servers_page.py``).
@@ -14,7 +14,7 @@ from pymllm.watching.events import Hash, Stored
 
 @dataclass(frozen=True, slots=True)
 class NumberSeen:
-    """A message's number beside the last one of its producer.
+    """The number of a message, with the last number of its producer.
 
     ``is_repeated``: whether this very message came before; ``is_taken``: whether one of this number did.
     """
@@ -27,7 +27,7 @@ class NumberSeen:
 
 @dataclass(frozen=True, slots=True)
 class ParentSeen:
-    """The parent of a stored block, and whether it is there; ``may_be_gone`` excuses a missing parent."""
+    """The parent of a stored block, and whether it is stored; ``may_be_gone`` excuses a missing one."""
 
     parent: Hash
     is_there: bool
@@ -36,7 +36,7 @@ class ParentSeen:
 
 @dataclass(frozen=True, slots=True)
 class BlockSeen:
-    """One block of an event beside the blocks that are told to be there.
+    """A block of an event, with the blocks that earlier events reported.
 
     ``copies`` counts it. ``earlier`` is another content of this hash, and ``other`` another hash of this
     content, each with the number of its message. ``is_new_to_us`` tells that the stream's beginning, or a
@@ -52,7 +52,7 @@ class BlockSeen:
 
 @dataclass(frozen=True, slots=True)
 class RoomSeen:
-    """The copies of blocks that are there after an event, and how many there may be."""
+    """The number of block copies stored after an event, and the capacity."""
 
     copies: int
     capacity: int | None
@@ -60,7 +60,7 @@ class RoomSeen:
 
 @dataclass(frozen=True, slots=True)
 class HitSeen:
-    """The tokens that a request found in the cache, beside the longest chain that was told.
+    """The tokens that a request found in the cache, and the longest chain that events reported.
 
     ``chain``: the longest cached beginning of its prompt, in tokens; of several moments the longest of all.
     ``is_exact``: whether it was told at one moment, in a group of all layers, so that nothing else has a say.
@@ -73,7 +73,7 @@ class HitSeen:
 
 
 LAWS: dict[str, TextLaw] = {}
-"""By id, in the specification's order."""
+"""The laws by id, in the specification's order."""
 
 _law = enter_in(LAWS)
 

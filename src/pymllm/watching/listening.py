@@ -1,4 +1,4 @@
-"""Listening to a publisher over ZeroMQ, and asking it for messages that were missed.
+"""A listener to a publisher over ZeroMQ, which also requests missed messages.
 
 A message on the wire has three parts: a topic, a number of 8 bytes with the highest first, and MessagePack.
 """
@@ -19,18 +19,18 @@ from pymllm.errors import UsageError
 from pymllm.text_file import cut
 
 MESSAGE_LIMIT = 2**26
-"""Most bytes of a message: a batch of ten thousand blocks fits."""
+"""The greatest size of a message in bytes, enough for a batch of ten thousand blocks."""
 REPLAY_SECONDS = 10.0
-"""Longest wait for messages that were missed."""
+"""The longest wait for missed messages, in seconds."""
 DROP_SECONDS = 1.0
-"""Longest wait for an event that tells why a connection ended; ZeroMQ connects again within 0.1 s."""
+"""The longest wait for the reason of a disconnection; ZeroMQ reconnects within 0.1 s."""
 _MOST_PORT = 65535
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A second in which nothing came."""
+    """A second without any message."""
 
     seconds: float  # since the last message, or the beginning
 
@@ -87,7 +87,7 @@ class Listener:
         self._context.destroy(linger=0)
 
     def messages(self, until: float | None = None) -> Iterator[dict[str, Any] | Silence]:
-        """Yield messages as they come, and each second without one, up to a time of `time.monotonic`.
+        """Yield messages as they arrive, and each second without one, until a time of `time.monotonic`.
 
         Missed messages are asked for where a replay address is known, and stand in their place.
 
@@ -124,7 +124,7 @@ class Listener:
                 yield Silence(told - heard)
 
     def _take(self, last: dict[str, int], parts: list[bytes]) -> Iterator[dict[str, Any]]:
-        """Yield the messages that were missed before one, and it; ``last``: the last number by topic."""
+        """Yield the messages missed before a message, and then the message; ``last`` has numbers by topic."""
         plain = read_parts(parts)
         topic, number = plain["topic"], plain["seq"]
         if topic in last and number > last[topic] + 1 and self._replay is not None:
@@ -133,7 +133,7 @@ class Listener:
         yield plain
 
     def _is_refused(self) -> bool:
-        """Tell whether this side ended a connection because of a received message."""
+        """Tell whether this side closed a connection because of a message that it received."""
         is_told = self._monitor.poll(int(DROP_SECONDS * 1000)) and self._next_event() == self._tells
         return bool(is_told) == self._is_refused_where_told
 
@@ -141,7 +141,7 @@ class Listener:
         return int(parse_monitor_message(self._monitor.recv_multipart())["event"])
 
     def _ask(self, topic: str, first: int, end: int) -> Iterator[dict[str, Any]]:
-        """Yield the messages from one number to before another, as far as the publisher still has them.
+        """Yield the messages in a range of numbers that the publisher still has.
 
         An address where nobody answers in time is not asked again: each wait would let more messages queue.
         """
@@ -170,7 +170,7 @@ class Listener:
 
 
 def read_parts(parts: list[bytes]) -> dict[str, Any]:
-    """Return a message's topic, number and batch; a `UsageError` says what was seen of another message."""
+    """Return a message's topic, number and batch; raise `UsageError` for any other message."""
     if len(parts) != 3 or len(parts[1]) != 8:
         lengths = ", ".join(str(len(part)) for part in parts[:8])
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Programs for indexes, made of the messages of servers: events as they came, and searches behind them.
+"""Programs for indexes made from servers' event messages, with searches after the events.
 
 A program names hashes and tokens by small numbers, in the order in which they come. Behind each event stand
 searches for the sequences that it was about, so that an index tells after every event what it makes of it.
@@ -17,24 +17,24 @@ from pymllm.watching.events import Cleared, Event, Hash, Message, Removed, Store
 _Numbered = ops.StoreBlocks | ops.RemoveBlocks | ops.ClearWorker
 
 RECENT = 4096
-"""Messages of each producer that can come again."""
+"""The number of messages of each producer that may be repeated."""
 
 ADAPTER = "index-events"
-"""The index that a program is for, unless it is plain."""
+"""The adapter of the index that a program is for, unless it is plain."""
 
 PLAIN = "index-dict"
-"""The index that a plain program is for."""
+"""The adapter of the index that a plain program is for."""
 
 _MOST_SEARCHES = 4
-"""Searches behind one event."""
+"""The greatest number of searches after one event."""
 
 _LONGEST = 4096
-"""Blocks of a sequence that is searched for."""
+"""The greatest number of blocks in a sequence to search for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block as a program knows it: its parent's number, that of its tokens, and its namespace."""
+    """A block in a program: the numbers of its parent and of its tokens, and its namespace."""
 
     parent: int | None
     tokens: int
@@ -43,7 +43,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Worker:
-    """A producer: its number in the program, and the numbers of its messages and of its events."""
+    """A producer, with its number in the program and the numbers of its messages and events."""
 
     number: int
     last_message: int | None = None
@@ -53,7 +53,7 @@ class _Worker:
 
 
 class ProgramWriter:
-    """Makes a program of messages.
+    """A writer that makes a program from messages.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class ProgramWriter:
 
     @property
     def steps(self) -> int:
-        """How many steps were made."""
+        """The number of steps made so far."""
         return self._steps
 
     def header(self, source: str) -> str:
@@ -92,13 +92,13 @@ class ProgramWriter:
         return dump_header(header)
 
     def lines(self, message: Message) -> Iterator[str]:
-        """Yield a line for each operation that a message comes to."""
+        """Yield a line for each operation that a message leads to."""
         for operation in self.operations(message):
             self._steps += 1
             yield dump_step(Step(self._steps, operation))
 
     def operations(self, message: Message) -> Iterator[ops.Operation]:
-        """Yield the operations that a message comes to: its events, and searches."""
+        """Yield the operations that a message leads to: its events, and searches."""
         worker = self._workers.setdefault(message.producer, _Worker(len(self._workers)))
         last = worker.last_message
         is_repeated = last is not None and 0 < message.number <= last
@@ -124,7 +124,7 @@ class ProgramWriter:
             worker.next_event = number
 
     def _begin(self, worker: _Worker, number: int) -> Iterator[ops.Operation]:
-        """Take up a message that comes for the first time.
+        """Start on a message that arrives for the first time.
 
         Behind a gap nothing of before is certain, and the worker is a new one; with number 0 it is one, too.
         """
@@ -142,7 +142,7 @@ class ProgramWriter:
     # -- events --------------------------------------------------------------------------------------------
 
     def _is_wanted(self, group: int, has_window: bool) -> bool:
-        """Tell whether events of a group are told: of a plain program those of one group without a window."""
+        """Tell whether a program includes events of a group; a plain one has one group without a window."""
         if not self.plain:
             return True
         if self._group is None and not has_window:
@@ -161,7 +161,7 @@ class ProgramWriter:
             yield from self._removals(worker, event)
 
     def _stores(self, worker: _Worker, event: Stored) -> Iterator[_Numbered]:
-        """Yield stores of blocks that stand below each other, as they were first told to stand."""
+        """Yield stores of consecutive blocks, below the parents that were first reported for them."""
         group, medium = self._room(event.place.group, event.place.medium)
         chain: list[int] = []
         for hash in map(self._number, event.hashes):
@@ -183,7 +183,7 @@ class ProgramWriter:
         return ops.StoreBlocks(worker.number, blocks, first.parent, group, medium, first.namespace)
 
     def _removals(self, worker: _Worker, event: Removed) -> Iterator[_Numbered]:
-        """Yield a removal for each medium: the one that the event names, or else where a block lies."""
+        """Yield a removal for each medium: the one that the event names, or those where a block is stored."""
         by_medium: dict[str, list[int]] = {}
         group, named = self._room(event.place.group, event.place.medium)
         for hash in map(self._number, event.hashes):
@@ -203,7 +203,7 @@ class ProgramWriter:
         return self._hashes.setdefault(hash, len(self._hashes) + 1)
 
     def _place(self, event: Stored) -> None:
-        """Learn where blocks stand of which nothing is known yet, if tokens or keys tell."""
+        """Work out the parents of unknown blocks, if tokens or keys show them."""
         parent = None if event.parent is None else self._number(event.parent)
         above = None if parent is None else self._blocks.get(parent)
         namespace = None if above is None else above.namespace
@@ -230,7 +230,7 @@ class ProgramWriter:
             parent = hash
 
     def _is_above(self, hash: int, below: int | None) -> bool:
-        """Tell whether a block would stand below itself."""
+        """Tell whether a block would be its own ancestor."""
         each = below
         while each is not None and each != hash:
             if hash not in self._last_child:  # nothing stands below it
@@ -242,7 +242,7 @@ class ProgramWriter:
     # -- searches ------------------------------------------------------------------------------------------
 
     def _searches(self, operation: _Numbered) -> Iterator[ops.FindBlocks]:
-        """Yield searches for the sequences that an event was about, each to its end."""
+        """Yield searches for the sequences of an event, each to its end."""
         if isinstance(operation, ops.ClearWorker):
             return
         if isinstance(operation, ops.StoreBlocks):
@@ -256,7 +256,7 @@ class ProgramWriter:
                 yield ops.FindBlocks(tokens, False, self._blocks[hash].namespace, operation.group)
 
     def _path_through(self, hash: int) -> list[int]:
-        """Return a sequence through a block, from its front to its end; empty where a part is not known."""
+        """Return a sequence through a block, from beginning to end; empty if a part is unknown."""
         path: list[int] = []
         each: int | None = hash
         while each is not None:

@@ -1,4 +1,4 @@
-"""Recordings of streams: files with a message a line, as it came."""
+"""Recordings of event streams: files with one received message on each line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pymllm.errors import UsageError
 from pymllm.text_file import read_json, read_lines
 
 ENDED = "ended_early"
-"""The one field of a recording's last line where a stream ended early: why it did."""
+"""The only field of a recording's last line if the stream ended early: the reason."""
 LIMIT = 2**38
-"""Most bytes of a recording, which is read line by line."""
+"""The greatest size of a recording in bytes; it is read line by line."""
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line and its message, and ``None`` for half a line at the end.
+    """Yield each line's number and message, with ``None`` for an incomplete last line.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def read_recording(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 class Recorder:
-    """Writes messages to a new file, each as soon as it came.
+    """A writer of messages to a new file, each as soon as it arrives.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Recorder:
             raise UsageError(f"{path}: {error.strerror}") from None
 
     def write(self, plain: Any) -> None:
-        """Write a message; bytes in it as hexadecimal text, as events have them."""
+        """Write a message, with bytes as hexadecimal text."""
         self._file.write(_dump(plain) + "\n")
         self._file.flush()
 
@@ -80,7 +80,7 @@ class Recorder:
 
 
 def plain_message(message: Any) -> Any:
-    """Return a message as a recording has it: bytes in it are hexadecimal text."""
+    """Return a message in recorded form, with bytes as hexadecimal text."""
     return json.loads(_dump(message))
 
 

@@ -1,1 +1,1 @@
-"""Worker processes, shards, and results that are kept."""
+"""Worker processes, shards of work, and kept results."""

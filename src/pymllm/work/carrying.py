@@ -1,4 +1,4 @@
-"""A list of tasks carried out: in worker processes, but for what a file of results has, and kept at once."""
+"""The execution of a list of tasks in worker processes, with results kept in a file at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pymllm.work.kept import KeptResults
 from pymllm.work.workers import Lost, Workers
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
-"""Takes what is about to be done and how often; gives what to call with the number done."""
+"""A function of a label and a total that shows progress, and yields a function to report it."""
 
 
 def unseen(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class Carrier:
-    """The runner of lists of tasks; ``taken`` counts the results that were in the file already."""
+    """A runner of lists of tasks; ``taken`` counts results that the file already had."""
 
     def __init__(
         self, workers: Workers, progress: Progress = unseen, kept: KeptResults[Any, Any] | None = None
@@ -36,7 +36,7 @@ class Carrier:
     def carry_out(
         self, label: str, function: Callable[[Task], Answer], tasks: Sequence[Task]
     ) -> list[Answer | Lost]:
-        """Call a function with each task; return the answers in the order of the tasks.
+        """Call a function for each task; return the results in the order of the tasks.
 
         What was not done when an interrupt came has `pymllm.work.workers.INTERRUPTED` for its answer.
         """

@@ -1,4 +1,4 @@
-"""Results that a file of work keeps: whatever is known already is not done again, whoever did it, and where.
+"""A file that keeps results, so that no known result is computed again.
 
 A run that dies goes on where it was, and the lines of several shards, put into one file in any order, are
 what one run would have written: the same command with that file does what is still missing, and tells of all.
@@ -34,7 +34,7 @@ _OPENINGS = (b'{"format": "pymllm-kept", ', b'{"key": ')
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Item, Result]):
-    """One kind of work, with the way in which its results are written.
+    """A kind of work, with the format of its results.
 
     ``key_of`` says of a task all that its result follows from, beside source and versions of this package;
     the same text in any process. ``unpack`` raises `ValueError` where it cannot read what is there.
@@ -66,7 +66,7 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeptResults(Generic[Item, Result]):
-    """A file of results of one kind of work, made where it is missing.
+    """A file of results of one kind of work, created if missing.
 
     ``versions`` are of what takes part. `UsageError`: the file cannot be read or written, or has something
     else in it, which stays as it is. All results that the file has stay in memory.
@@ -96,7 +96,7 @@ class KeptResults(Generic[Item, Result]):
                 self._others[line.key] = head.made_with
 
     def find(self, item: Item) -> Result | None:
-        """Return the result of a task, if it is known."""
+        """Return the known result of a task, or ``None``."""
         key = self._key_of(item)
         if key not in self._results:
             return None
@@ -106,7 +106,7 @@ class KeptResults(Generic[Item, Result]):
             return None
 
     def keep(self, item: Item, result: Result) -> None:
-        """Write the result of a task into the file; `UsageError` where writing fails.
+        """Write the result of a task to the file; raise `UsageError` if writing fails.
 
         One that is longer than a line may be is left out: nobody could read the file.
         """
@@ -123,7 +123,7 @@ class KeptResults(Generic[Item, Result]):
             append_line(self.path, text)
 
     def add_file(self, text: str) -> None:
-        """Add another machine's file of results; raise `ValueError` if its version is not ours.
+        """Add another machine's file of results; raise `ValueError` for a different version.
 
         Its results are found once the file is opened again.
         """
@@ -138,7 +138,7 @@ class KeptResults(Generic[Item, Result]):
         self._last = None
 
     def describe_others(self) -> str | None:
-        """Name the versions whose results do not count here; ``None`` if all results count."""
+        """Return words for the versions whose results do not count; ``None`` if all count."""
         own = self._head.made_with
         others = [it for it in self._others.values() if it != own]
         if not others:

@@ -1,4 +1,4 @@
-"""A shard of some work: the part of a list of tasks that one of several machines does, asking no other.
+"""A shard of some work: the part of a list of tasks for one of several independent machines.
 
 Every machine makes the whole list, deals it out in the same way, and keeps its own hand. So the parts are
 disjoint, together they are the list, and no part depends on who does another, or when.
@@ -16,19 +16,19 @@ from pymllm.errors import UsageError
 from pymllm.text_file import cut
 
 MOST = 1_000_000
-"""Most shards of one work."""
+"""The greatest number of shards of one work."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shard:
-    """One of several parts of some work, counted from 1."""
+    """One of several parts of some work, numbered from 1."""
 
     number: int
     count: int
     origin: str = field(default="--shard", compare=False, repr=False)
-    """What somebody typed or set to ask for it."""
+    """The text, typed or from the environment, that asked for the shard."""
 
     @property
     def asked(self) -> str:
@@ -53,7 +53,7 @@ class Shard:
 
 
 def read_shard(text: str, environ: Mapping[str, str]) -> Shard:
-    """Read ``I/N``, or find it where a scheduler says it: ``env``, or ``env/N`` where only N is known.
+    """Read ``I/N``, or a scheduler's variables for ``env``, or only for I in ``env/N``.
 
     `UsageError` names what is wrong, and what to write.
     """
@@ -83,7 +83,7 @@ _GITLAB = "CI_NODE_INDEX"
 
 
 def _find(count: int | None, environ: Mapping[str, str]) -> Shard:
-    """Ask each scheduler that left a number; two that say different things are not believed."""
+    """Return the number from a scheduler's variables; raise an error if two schedulers disagree."""
     readers = {_SLURM: _read_slurm, _KUBERNETES: _read_kubernetes, _GITLAB: _read_gitlab}
     found = {name: reader(count, environ) for name, reader in readers.items() if environ.get(name)}
     asked = _asked(count)
@@ -100,7 +100,7 @@ def _asked(count: int | None) -> str:
 
 
 def _read_slurm(count: int | None, environ: Mapping[str, str]) -> Shard:
-    """Read the shard from a Slurm array that is numbered 1-N or 0-(N-1).
+    """Return the shard in a Slurm array that is numbered 1-N or 0-(N-1).
 
     With N given, it may be a part of such an array, as one that is sent again for the tasks that failed; the
     numbers of the whole are then 1-N, for nothing tells where the whole began.

@@ -1,4 +1,4 @@
-"""A file of work: lines of JSON, a head for each work in it, and a line for each task that is done.
+"""The file of kept results: lines of JSON, with a head for each work and a line for each finished task.
 
 A line is written as soon as its task is done, with its end last. So ``kill -9`` leaves at most half a line
 behind: that of a task that nobody finished. Files are merged by ``cat``: a head stands before the tasks of
@@ -20,7 +20,7 @@ from pymllm.errors import TraceError, UsageError
 from pymllm.text_file import RECORDS_LIMIT, read_json, read_lines
 
 _BEGINNING = re.compile(r'\{"(?:format|key|mutant)": ')
-"""Begins a head, or the line of a task that was kept."""
+"""The beginning of a head, or of the line of a kept task."""
 _CHUNK = 2**16
 _DECODER = json.JSONDecoder()
 
@@ -28,7 +28,7 @@ _DECODER = json.JSONDecoder()
 def read_records(
     path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number and value of each finished line, or the `ValueError` for a line without a value.
+    """Yield the number and value of each finished line, or a `ValueError` for an invalid one.
 
     Where a file that ended within a line was put before another one, the values behind that half are yielded,
     too. Raises as `read_lines`.
@@ -55,7 +55,7 @@ def _read_behind_half(line: str) -> Iterator[Any]:
 
 
 def length_of_lines(path: Path) -> int:
-    """Return the length of the finished lines, in bytes."""
+    """Return the length of the finished lines in bytes."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         while size:
@@ -69,7 +69,7 @@ def length_of_lines(path: Path) -> int:
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append a line and pass it to the system, which may write it in pieces.
+    """Append a line and flush it to the system, which may write it in pieces.
 
     After an `OSError`, which names the file, what was written is a line that was not finished.
     """
@@ -90,7 +90,7 @@ def append_line(path: Path, text: str) -> None:
 
 @contextmanager
 def refusing_to_keep(path: Path, rest: str = "") -> Iterator[None]:
-    """Raise `UsageError` where results cannot be kept in a file."""
+    """Turn an error in writing results into `UsageError`."""
     try:
         yield
     except TraceError as error:
@@ -100,7 +100,7 @@ def refusing_to_keep(path: Path, rest: str = "") -> Iterator[None]:
 
 
 def begin_keeping(path: Path, openings: tuple[bytes, ...], what: str) -> None:
-    """Make a file to keep results in, or finish the last line of an existing one.
+    """Create a file for results, or end the last line of an existing one.
 
     ``openings`` are what its lines begin with, ``what`` is what each of them is. `UsageError`: it cannot be
     written, or is somebody's file, which stays as it is: a name that was mistyped would have lines put behind

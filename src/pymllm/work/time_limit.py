@@ -1,4 +1,4 @@
-"""Time limits on a call of an adapter, or on a block of work: an alarm gets the caller out."""
+"""Time limits for adapter calls and for blocks of work, by an alarm in the main thread."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pymllm.errors import AdapterError
 from pymllm.history.files import History
 
 _RINGS = 10
-"""Rings in the time that a call has; it is left at the one after. Of all those that come while a process is
-stopped it hears one."""
+"""The number of alarms in a call's time, after which the next one ends the call. Of all those that come while
+a process is stopped it hears one."""
 
 Answer = TypeVar("Answer")
 
 
 class HungError(AdapterError):
-    """An adapter did not answer in time; its operation is half done, so no more operations are asked."""
+    """Raised when an adapter does not respond in time; its operation is half done."""
 
 
 class _Alarm(BaseException):
-    """Ends a call that takes too long; an adapter would take an `Exception` for its implementation's."""
+    """Raised to end a long call; an adapter might catch an `Exception`."""
 
 
 @dataclass(slots=True)
 class AdapterCall(Generic[Answer]):
-    """A call of an adapter, with the facts to report if it does not answer."""
+    """A call of an adapter, with facts to report if it hangs."""
 
     adapter: str  # name of the adapter
     make: Callable[[], Answer]  # makes the call
@@ -49,15 +49,15 @@ class AdapterCall(Generic[Answer]):
 
     @property
     def seconds_left(self) -> float:
-        """The seconds left for the call; negative where it should have ended."""
+        """The seconds left for the call, negative if it should have ended."""
         return self._since + self.seconds - time.monotonic()
 
     def describe_hang(self) -> str:
-        """Say that the call did not answer in time."""
+        """Return a message that the call did not end in time."""
         return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
 
     def within_limit(self) -> Answer:
-        """Make the call and return its answer; raise `HungError` if it takes too long."""
+        """Make the call and return its result; raise `HungError` if it takes too long."""
         if not _CLOCK.seconds:
             return self.make()
         self._since = time.monotonic()
@@ -73,7 +73,7 @@ class AdapterCall(Generic[Answer]):
 
 
 class _Clock:
-    """The one alarm of the process, and the one thread in which it rings.
+    """The process's only alarm, and the thread in which it rings.
 
     It rings all the time, for whatever call is under way: to wind it up for each call took two system calls,
     which was a tenth of the time that an operation on a slot allocator takes.
@@ -96,7 +96,7 @@ class _Clock:
             raise _Alarm
 
     def wind(self, seconds: float) -> None:
-        """Let the alarm ring from now on for calls of this limit; 0 silences it."""
+        """Start the alarm for calls with this limit; 0 stops it."""
         self.seconds, self.call = seconds, None
         signal.setitimer(signal.ITIMER_REAL, seconds / _RINGS, seconds / _RINGS)
 
@@ -130,7 +130,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def call_in_progress() -> AdapterCall[Any] | None:
-    """Return the limited call in progress, for another thread to look at."""
+    """Return the current limited call, for another thread to read."""
     return _CLOCK.call
 
 
@@ -138,12 +138,12 @@ _WAITS = 10
 
 
 class TookTooLong(BaseException):
-    """Ends any running code; an `Exception` would be taken for an answer of the implementation."""
+    """Raised to end any code; an `Exception` could be taken for the implementation's."""
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Leave the block with `TookTooLong` once it has used so many seconds of processor time.
+    """Raise `TookTooLong` in a ``with`` block after so many seconds of processor time.
 
     So a busy machine is not taken for an endless loop; ten times as many may pass on the clock, for what
     waits for ever. Whoever clears up on the way out may meet errors, or end well: the block is late all the

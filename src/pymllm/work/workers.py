@@ -1,4 +1,4 @@
-"""Carrying functions out over many items, in processes beside this one.
+"""Calls of functions for many items in worker processes.
 
 Whatever is examined is loaded and runs in such a process, even a single job: there it may print, hang, crash
 or end the process, and whoever decides the verdict goes on, and knows. It owns nothing of its
@@ -37,34 +37,34 @@ _STUCK = 60.0  # Seconds until even that ends which lets nobody look.
 _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 _GARBAGE = 20_000  # Objects more than before until a worker's collector looks: at 700 it took a twentieth.
 _KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
-"""Packages whose errors travel as they are: any other error's class may be missing where it is awaited."""
+"""Packages whose errors are sent unchanged; classes of others may be missing in the receiver."""
 _OF_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A call for a worker process: a function of a module, its argument, and the seconds of `time_limit`."""
+    """A call for a worker process: a module's function, its argument, and a `time_limit`."""
 
     function: Callable[[Any], Any]
     item: Any
     seconds: float
 
     def carry_out(self) -> Any:
-        """Make the call."""
+        """Make the call and return its result."""
         with time_limit(self.seconds):
             return self.function(self.item)
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The error that a call ended with."""
+    """The error that ended a call."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The reason why a call has no answer, with the program that was running, if known."""
+    """The reason why a call has no result, with the running program if known."""
 
     message: str
     history: History | None = None
@@ -72,18 +72,18 @@ class Lost:
 
 
 INTERRUPTED = Lost("interrupted before its end")
-"""What was not done when an interrupt came."""
+"""The value that stands for calls not made because of an interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A message that a call sends before its answer."""
+    """A message that a call sends before its result."""
 
     word: Any
 
 
 class WorkerProcess:
-    """A worker process, seen from the process that started it."""
+    """A worker process, as its starter sees it."""
 
     def __init__(self) -> None:
         self.link, theirs = Pipe()
@@ -92,16 +92,16 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the process can still answer."""
+        """Tell whether the process can still respond."""
         return self._process.poll() is None
 
     def send(self, task: Task) -> None:
-        """Send a task to the process; a death in the meantime shows in `receive`."""
+        """Send a task to the process; if it has died, `receive` reports that."""
         with suppress(ConnectionError):
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Receive a message of the process: an answer, `Told`, `Raised`, or `Lost`, also after its death."""
+        """Receive a message: a result, `Told`, `Raised`, or (even after its death) `Lost`."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
@@ -118,14 +118,14 @@ class WorkerProcess:
         return answer
 
     def _end_dead(self) -> int:
-        """End a process that has closed its connection, and return its exit status."""
+        """End a process that has closed its connection; return its exit status."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_TICK)  # it closes the connection a moment before it is gone
         self.end(at_once=True)
         return self._process.returncode
 
     def end(self, *, at_once: bool = False) -> None:
-        """Wait until the process ends by itself, or kill it at once, with all processes of its group."""
+        """Wait until the process ends, or kill it and its process group at once."""
         self.link.close()
         try:
             self._process.wait(0 if at_once else _PATIENCE)
@@ -138,7 +138,7 @@ class WorkerProcess:
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start a new interpreter that serves a connection, in a process group of its own."""
+    """Start an interpreter that serves a connection, in its own process group."""
     serve = f"from {__name__} import serve; serve({descriptor})"
     return subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serve}"],
@@ -167,7 +167,7 @@ def _describe_death(status: int) -> str:
 
 
 class _Starter:
-    """The connection back to the process that started this one."""
+    """The connection to the process that started this one."""
 
     def __init__(self, link: Connection) -> None:
         self.lock = threading.Lock()
@@ -175,14 +175,14 @@ class _Starter:
         self._process = os.getpid()
 
     def send(self, answer: Any) -> None:
-        """Send an answer, or the reason why it cannot be sent."""
+        """Send a result, or the reason why it cannot be sent."""
         if os.getpid() != self._process:
             os._exit(1)  # a copy of this process, which a task forked, and which came back: two would answer
         with self.lock:
             self.send_last(answer)
 
     def send_last(self, answer: Any) -> None:
-        """Send an answer while holding the lock, which the caller may keep."""
+        """Send a result while holding the lock, which the caller may keep."""
         try:
             packed = pickle.dumps(answer)
         except Exception as error:
@@ -195,18 +195,18 @@ _STARTER: _Starter | None = None
 
 
 def is_worker() -> bool:
-    """Tell whether this process carries out the tasks of another process; Ctrl-C never reaches a worker."""
+    """Tell whether this process is a worker of another, which Ctrl-C never reaches."""
     return _STARTER is not None
 
 
 def tell(word: Any) -> None:
-    """Send a message to the process that waits for the current task's answer; without one, do nothing."""
+    """Send a message to the process that waits for the current task; without one, do nothing."""
     if _STARTER is not None:
         _STARTER.send(Told(word))
 
 
 def serve(descriptor: int) -> None:
-    """Carry out the calls that arrive over the starter's connection, one after the other; never return."""
+    """Make the calls that arrive over the starter's connection, one by one; never return."""
     global _STARTER
     os.set_inheritable(descriptor, False)
     gc.set_threshold(_GARBAGE, 20, 100)
@@ -245,7 +245,7 @@ def _carry_out(task: Task) -> Any:
 
 
 def _raised(error: Exception) -> Raised:
-    """Pack an error with its traceback, which does not travel by itself."""
+    """Return an error packed with its traceback, which pickle drops."""
     text = "".join(traceback.format_exception(error))
     try:
         error.add_note(text)
@@ -258,7 +258,7 @@ def _raised(error: Exception) -> Raised:
 
 
 def _guard(starter: _Starter, process: int) -> None:
-    """End this process once its starter is gone, or once a call outlasts its alarm."""
+    """End this process if its starter is gone, or a call outlasts its alarm."""
     looks = 0  # since a call was overdue: clocks also count time in which the whole process was stopped
     with open(os.devnull, "w") as nowhere:
         while os.getppid() == process:
@@ -283,7 +283,7 @@ Answer = TypeVar("Answer")
 
 
 class Workers:
-    """A pool of processes kept between two calls of `map`; with 0 jobs, this process does the work.
+    """A pool of processes that persists between calls of `map`; with 0 jobs, this process does the work.
 
     Processes of our own and not an executor's. Measured with workers that die, are killed, hang in native
     code, and print: joblib and loky 3.7 lose tasks of others with a death. pebble 5.2 loses none, but it left
@@ -316,7 +316,7 @@ class Workers:
         done: Callable[[int], None] | None = None,
         keep: Callable[[Item, Answer | Lost], None] | None = None,
     ) -> list[Answer | Lost]:
-        """Call a function with each item, begun in this order; ``done`` takes the number done so far.
+        """Call a function for each item, started in order; ``done`` receives the number done.
 
         It is called when an answer comes, and every second or so while none does. ``keep`` takes each item
         and its answer as soon as that comes.
@@ -348,7 +348,7 @@ class Workers:
         items: Iterable[Item],
         tick: Callable[[], None] | None = None,
     ) -> Iterator[tuple[Item, Answer | Lost]]:
-        """Call a function with items, perhaps endless, taking each only when a worker is free.
+        """Call a function for items, perhaps endless, taking each only when a worker is free.
 
         Yields an item and its answer, in the order in which they end. ``tick`` is called every second or so
         while others work. After an interrupt, which is kept in `interruption`, there is nothing more.
@@ -377,7 +377,7 @@ class Workers:
             yield place, answer
 
     def give_up(self, interruption: KeyboardInterrupt) -> None:
-        """End all calls in progress; there will be no more answers."""
+        """End all running calls; no more results will arrive."""
         self.interruption = interruption
         self._end(at_once=True)
 
@@ -431,7 +431,7 @@ def ask(
     hear: Callable[[Any], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> Answer | Lost:
-    """Call a function with one item in a process of its own; raise an interrupt that came first."""
+    """Call a function for one item in a separate process; a pending interrupt is raised first."""
     with Workers(1, seconds) as workers:
         workers.hear = hear or workers.hear
         (answer,) = workers.map(function, [item], None if tick is None else lambda done: tick())

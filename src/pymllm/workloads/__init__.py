@@ -1,4 +1,4 @@
-"""Workloads: what asks, and the one simulated engine that carries it out.
+"""Workloads of requests, and the simulated engine that serves them.
 
 Here live requests (`request`), where they come from (`source`), and the engine that drives the real
 pools and caches with them (`engine`). Judging an implementation from outside does not live here.

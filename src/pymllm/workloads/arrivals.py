@@ -1,4 +1,4 @@
-"""Requests that are still to come: at some time, or once others have ended."""
+"""Requests that have not arrived yet, and arrive at a time or after other requests have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Arrivals:
         self._waiting: defaultdict[int, list[Request]] = defaultdict(list)  # by whom they wait for
 
     def next_ms(self) -> float | None:
-        """Return the arrival time of the next request if no request ends before; ``None`` without one."""
+        """Return when the next request arrives if no request ends before; ``None`` if there is none."""
         self._pull()
         times = [] if self._coming is None else [self._coming.arrival_ms]
         if self._due:
@@ -36,7 +36,7 @@ class Arrivals:
         return min(times, default=None)
 
     def take(self, now_ms: float) -> Iterator[Request]:
-        """Yield the requests that have arrived by now, in order; some may end while they are taken."""
+        """Yield the requests that have arrived by now, in order; requests may end during the iteration."""
         while True:
             due_ms = self._due[0][0] if self._due else None
             coming = self._coming
@@ -54,7 +54,7 @@ class Arrivals:
                 return
 
     def end(self, request: Request, now_ms: float) -> None:
-        """Note that a request has ended, and make due the requests that waited for it alone."""
+        """Record that a request has ended, which makes requests due that waited only for it."""
         id = request.request_id
         self._ended[id] = now_ms
         for child in self._waiting.pop(id, ()):
@@ -64,14 +64,14 @@ class Arrivals:
                 self._make_due(child)
 
     def close(self) -> None:
-        """Drop all requests that have not arrived, and take no more from the source."""
+        """Drop all requests that have not arrived, and stop reading the source."""
         self._is_closed, self._coming = True, None
         self._due.clear()
         self._missing.clear()
         self._waiting.clear()
 
     def demand_nobody_waits(self) -> None:
-        """Refuse requests that still wait for another request, which never came."""
+        """Raise an error if requests still wait for a request that never came."""
         for other, children in self._waiting.items():
             raise UsageError(
                 f"request {children[0].request_id} waits for request {other}, which never came; "

@@ -1,4 +1,4 @@
-"""The interface of a context as a block engine needs it: one of ours, or an adapter's in a search."""
+"""The interface of a context that a block engine drives: this package's, or an adapter's in a search."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ class EngineContext(Protocol):
 
     @property
     def evict_calls(self) -> int:
-        """Allocations that had to evict blocks."""
+        """The number of allocations that had to evict blocks."""
 
     @property
     def evicted_blocks(self) -> int:
-        """Blocks that these allocations evicted."""
+        """The number of blocks that these allocations evicted."""
 
     @property
     def evict_ns(self) -> int:
-        """Nanoseconds that these allocations took."""
+        """The nanoseconds that these allocations took."""
 
     @property
     def total_blocks(self) -> int:
-        """All blocks except the dummy, whose number equals this count."""
+        """The number of blocks without the dummy, whose id is this number."""
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that are free."""
+        """The number of free blocks."""
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that are evictable."""
+        """The number of evictable blocks."""
 
     # -- requests and steps, as of `DynamicInferenceContext` ---------------------------------------------
 
     def add_request(self, req: Any, limit: int | None = None, *, reserve: int | None = None) -> bool:
-        """Add a request, if there is room."""
+        """Add a request if there is room for it."""
 
     def schedule_chunk(self, req: Any, limit: int | None = None) -> bool:
-        """Give a request its next chunk, if there is room."""
+        """Give a request its next chunk if there is room for it."""
 
     def begin_step(self) -> ForwardBatch:
-        """Fix the work of the next step; `CapacityError` where too few blocks are free."""
+        """Plan the next step; raise `CapacityError` if too few blocks are free."""
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
         """Store the results of the step."""
 
     def pause(self, req: Any) -> bool:
-        """Set a request aside, unless paused requests would then keep too many blocks."""
+        """Pause a request, unless paused requests would then keep too many blocks."""
 
     def resume(self, req: Any) -> None:
         """Resume a paused request."""
@@ -73,13 +73,13 @@ class EngineContext(Protocol):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Count the blocks that are free or evictable (law E4)."""
+        """Return the number of blocks that are free or evictable (law E4)."""
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that a number of tokens needs."""
+        """Return the number of blocks for a number of tokens."""
 
     def cached_states(self) -> int:
-        """Count the cached states."""
+        """Return the number of cached states."""
 
     def has_state(self, block: int) -> bool:
         """Tell whether a state is cached for a block."""
@@ -88,25 +88,25 @@ class EngineContext(Protocol):
         """Tell whether a block can be found by its hash."""
 
     def blocks_of(self, req: Any) -> int:
-        """Count the blocks that a request has."""
+        """Return the number of blocks of a request."""
 
     def missing_blocks(self, req: Any) -> int:
-        """Count the blocks that the rest of a request's prompt will take."""
+        """Return the number of blocks that the remaining prompt of a request needs."""
 
     def scheduled_tokens(self, req: Any) -> int:
-        """Count the tokens of a request's scheduled chunk that are computed; 0 without one."""
+        """Return the number of tokens that a request's scheduled chunk computes; 0 without a chunk."""
 
     def note_hit(self, req: Any) -> None:
-        """Tell a request just added how many tokens were cached, and how many are computed again."""
+        """Report to a new request how many of its tokens are cached, and how many of these are recomputed."""
 
     def references_of(self, blocks: np.ndarray) -> np.ndarray:
-        """Count the references of some blocks."""
+        """Return the number of references to each of some blocks."""
 
     def referenced_blocks(self) -> list[int]:
-        """List the blocks that have references."""
+        """Return the blocks that have references."""
 
     def walk(self) -> None:
-        """Check all trackers from inside, where the context can be looked into."""
+        """Check all trackers of the context, if its internal state is accessible."""
 
     def empty(self) -> None:
-        """Empty the cache, in which no request is left (law E3)."""
+        """Empty the cache of a context without requests (law E3)."""

@@ -1,4 +1,4 @@
-"""The simulated engine over block contexts: a scheduler that decides what each step of a context computes.
+"""The simulated engine over a context of blocks, which decides what each step computes.
 
 An iteration is one step of the context: a token of every decoding request, and chunks of prompts. Where
 blocks run out, a request is set aside with its blocks, so that the others grow; where too many blocks are
@@ -44,29 +44,29 @@ class MeasuredContext(DynamicInferenceContext):
 
     @property
     def total_blocks(self) -> int:
-        """All blocks except the dummy, whose number equals this count."""
+        """The number of blocks without the dummy, whose id is this number."""
         return self.kv_block_allocator.dummy_block_idx
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that are free."""
+        """The number of free blocks."""
         return self.kv_block_allocator.pool_avail
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that are evictable."""
+        """The number of evictable blocks."""
         return self.kv_block_allocator.evictable_blocks
 
     def room(self) -> int:
-        """Count the blocks that are free or evictable (law E4)."""
+        """Return the number of blocks that are free or evictable (law E4)."""
         return self._room()
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks that a number of tokens needs."""
+        """Return the number of blocks for a number of tokens."""
         return self._blocks_for(tokens)
 
     def cached_states(self) -> int:
-        """Count the cached states."""
+        """Return the number of cached states."""
         slots = self.mamba_slot_allocator
         return 0 if slots is None else slots.max_slots - slots.free_count
 
@@ -80,38 +80,38 @@ class MeasuredContext(DynamicInferenceContext):
         return int(self.kv_block_allocator.block_hashes[block]) > 0
 
     def blocks_of(self, req: BlockRequest) -> int:
-        """Count the blocks that a request has."""
+        """Return the number of blocks of a request."""
         return len(self._live_by_id[id(req)].blocks)
 
     def missing_blocks(self, req: BlockRequest) -> int:
-        """Count the blocks that the rest of a request's prompt will take."""
+        """Return the number of blocks that the remaining prompt of a request needs."""
         live = self._live_by_id[id(req)]
         return max(0, self._blocks_for(live.prompt.size) - len(live.blocks))
 
     def scheduled_tokens(self, req: BlockRequest) -> int:
-        """Count the tokens of a request's scheduled chunk that are computed; 0 without one."""
+        """Return the number of tokens that a request's scheduled chunk computes; 0 without a chunk."""
         live = self._live_by_id[id(req)]
         return live.chunk - live.skip if live.chunk else 0
 
     def note_hit(self, req: BlockRequest) -> None:
-        """Tell a request just added how many tokens were cached, and how many are computed again."""
+        """Report to a new request how many of its tokens are cached, and how many of these are recomputed."""
         live = self._live_by_id[id(req)]
         usable = (live.prompt.size - 1) // self.block_size_tokens
         req.cached_tokens = min(live.matched, usable) * self.block_size_tokens
         req.resumed_tokens = live.skip
 
     def references_of(self, blocks: np.ndarray) -> np.ndarray:
-        """Count the references of some blocks."""
+        """Return the number of references to each of some blocks."""
         counts: np.ndarray = self.kv_block_allocator.block_ref_counts.numpy()[blocks]
         return counts
 
     def referenced_blocks(self) -> list[int]:
-        """List the blocks that have references."""
+        """Return the blocks that have references."""
         blocks: list[int] = self.kv_block_allocator.block_ref_counts.nonzero().flatten().tolist()
         return blocks
 
     def walk(self) -> None:
-        """Check all trackers from inside (laws C1 to C8)."""
+        """Check all trackers of the context (laws C1 to C8)."""
         check_dynamic_context(self)
 
     def empty(self) -> None:
@@ -222,14 +222,14 @@ class BlockMemory:
         return scheduled
 
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
-        """Begin a step; its ``growing`` requests begin a block and may evict; `CapacityError` if too few."""
+        """Begin a step in which ``growing`` requests need a block each, or raise `CapacityError`."""
         with self._evicting(growing):
             batch = self.context.begin_step()
         self._count()
         return batch
 
     def commit(self, batch: ForwardBatch, next_tokens: list[int], left: Sequence[Snapshot]) -> None:
-        """Register a step's computed blocks, and cache the states that it ``left`` where slots are free."""
+        """Register a step's computed blocks, and cache the states that it ``left`` if slots are free."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
         before = self.context.cached_states()
         fresh = [block for block in blocks if not self.context.has_state(block)]
@@ -250,7 +250,7 @@ class BlockMemory:
     # -- giving back -----------------------------------------------------------------------------------
 
     def pause(self, live: BlockRequest) -> bool:
-        """Set a request aside with its blocks; False if paused requests would keep too many."""
+        """Pause a request with its blocks; return False if paused requests would keep too many."""
         with self._releasing(live):
             return self.context.pause(live)
 
@@ -268,7 +268,7 @@ class BlockMemory:
 
     @contextmanager
     def _evicting(self, payers: Sequence[BlockRequest]) -> Iterator[Callable[[], int]]:
-        """Charge the evictions of a block of code to some requests, evenly; states go with their blocks."""
+        """Charge the evictions in a ``with`` block evenly to some requests, and count the states evicted."""
         before, states = self.context.evict_ns, self.context.cached_states()
         yield lambda: self.context.evict_ns - before
         for live in payers:
@@ -327,7 +327,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     # -- running ---------------------------------------------------------------------------------------
 
     def lives(self) -> list[BlockRequest]:
-        """List the requests in the context, running ones first."""
+        """Return the requests in the context, running ones first."""
         return [*self.running, *self.paused]
 
     def evict_everything(self) -> None:
@@ -356,7 +356,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return live.final_length <= self.config.max_context
 
     def by_stage(self) -> Sequence[tuple[Stage, list[BlockRequest]]]:
-        """List the requests that may be aborted, by the stage of each."""
+        """Return the requests that may be aborted, with the stage of each."""
         lives = self.lives()
         return (
             (Stage.QUEUED, list(self.queue)),
@@ -382,7 +382,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     # -- what the next step computes -------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Spend the step's budget of prompt tokens, on admitted requests first, then on new ones."""
+        """Spend the step's budget of prompt tokens, first on admitted requests and then on new ones."""
         budget = self.config.chunk_tokens
         for live in list(self.running):
             if budget and live in self.running and not live.is_prefilled:
@@ -395,7 +395,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
             budget -= self._context.scheduled_tokens(admitted)
 
     def _schedule_chunk(self, live: BlockRequest, budget: int) -> int:
-        """Schedule a request's next chunk; return its tokens, 0 where the request itself made room."""
+        """Schedule a request's next chunk; return its tokens, or 0 if the request itself had to make room."""
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length - live.length))
         while not self.memory.schedule(live, limit):
             self._make_room()
@@ -421,12 +421,12 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return live
 
     def _reserve(self) -> int:
-        """Count the blocks promised to running requests, for their prompts and their next decoded tokens."""
+        """Return the number of blocks promised to running requests, for prompts and next decoded tokens."""
         promised = sum(map(self._context.missing_blocks, self.running))
         return promised + sum(map(self._headroom, self.running))
 
     def _headroom(self, live: BlockRequest) -> int:
-        """Count the blocks that a decoding request takes for its next few tokens."""
+        """Return the number of blocks that a decoding request needs for its next few tokens."""
         if not live.is_prefilled:
             return 0
         grown = min(live.final_length, live.length + self.config.decode_headroom)
@@ -465,7 +465,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
                 self._make_room()
 
     def _go_on(self, step: RequestStep, stop: int) -> None:
-        """Advance a request by the tokens that a step has computed, and finish it after its last token."""
+        """Advance a request by the tokens that a step computed, and finish it after its last token."""
         live: BlockRequest = step.req
         was_prefilled, live.length = live.is_prefilled, stop
         if not was_prefilled:
@@ -481,7 +481,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     # -- making room -----------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        """Stop one request: pause a running one, or retract one where pausing is refused."""
+        """Stop one request to free memory: pause a running one, or retract one if pausing is refused."""
         self._has_made_room = True
         if len(self.running) > 1:
             live = self._ask_for_victim(self.running)
@@ -507,7 +507,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return True
 
     def _resume(self) -> None:
-        """Resume paused requests, first come first served, while there is room to grow."""
+        """Resume paused requests in the order of pausing, while there is room to grow."""
         while self.paused:
             live = self.paused[0]
             needed = self._headroom(live) + self._context.missing_blocks(live)
@@ -519,7 +519,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
             live.is_unread = True
 
     def _retract(self, live: BlockRequest) -> None:
-        """Put a request back into the queue; its output so far becomes a part of its prompt."""
+        """Put a request back into the queue, with its output so far as part of its prompt."""
         self.watch.notice(Event.RETRACTED, live)
         self._tally.count_leaving(live)
         live.keep_produced()

@@ -1,4 +1,4 @@
-"""The watch of a block engine: contents and states as a cold run has them, trackers, and rest at the end."""
+"""The checks of a block engine: contents and states against a cold run, trackers, and rest at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Snapshot:
 
 
 def snapshots_of(batch: ForwardBatch, block_size: int) -> list[Snapshot]:
-    """List the states that a step will leave (law C8), before its commit; two may share a block."""
+    """Return the states that a step will leave (law C8), before its commit; two may share a block."""
     return [
         Snapshot(step.req, step.blocks[depth // block_size - 1], depth)
         for step in batch.requests
@@ -48,7 +48,7 @@ def _depths(step: RequestStep, block_size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The buffers of one kind of states, each ``[layers, rows, ...]``, with the last write to each row."""
+    """The buffers of one kind of states, each ``[layers, rows, ...]``, and the last write to each row."""
 
     name: str
     model: RecurrentStates
@@ -81,7 +81,7 @@ class BlockRecurrent:
     # -- the forward pass --------------------------------------------------------------------------------
 
     def prefill(self, step: RequestStep, left: Sequence[Snapshot]) -> None:
-        """Advance a live state by a chunk, and write the states that are due at its offsets."""
+        """Advance a live state by a chunk, and write the states that are due at offsets in it."""
         blocks = {snapshot.depth: snapshot.block for snapshot in left}
         for kind in self._kinds:
             [value] = kind.model.values(kind.live[:, step.state_idx : step.state_idx + 1])
@@ -128,7 +128,7 @@ class BlockRecurrent:
         return int(self._context.mamba_metadata.request_to_mamba_state_idx[row])
 
     def note_release(self, state_idx: int) -> None:
-        """Note that a row of the live states is free."""
+        """Record that a row of the live states is free."""
         self._in_use.discard(state_idx)
 
     # -- checks ------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class BlockRecurrent:
             self._check_cached((self._slots.block_to_slot >= 0).nonzero().flatten().tolist())
 
     def _check_cached(self, blocks: list[int]) -> int:
-        """Compare the cached states of some blocks; return how many of the blocks have one."""
+        """Compare the cached states of some blocks with a cold run; return how many blocks have a state."""
         if self._slots is None:
             return 0
         slots = self._slots.block_to_slot[blocks]
@@ -185,11 +185,11 @@ def _compare(law: str, what: str, expected: torch.Tensor, found: torch.Tensor) -
 
 
 BlockOnlooker = Callable[[Event, BlockRequest], None]
-"""Who is told of events; it must not touch what it sees."""
+"""A function that is called with each event and its request, and must not change either."""
 
 
 class BlockWatch(Watch[BlockRequest]):
-    """Runs a block engine's checks, and the simulated model that they need.
+    """The checks of a block engine, with the simulated model that they need.
 
     The states of a context that is not ours are its own: whoever drives it has them judged.
     """
@@ -210,7 +210,7 @@ class BlockWatch(Watch[BlockRequest]):
     # -- the forward pass --------------------------------------------------------------------------------
 
     def compute(self, batch: ForwardBatch, left: Sequence[Snapshot]) -> None:
-        """Compare the contents that a step's requests read, and write new contents (laws E1, E2, E4)."""
+        """Check the contents that a step's requests read, and write new contents (laws E1, E2, E4)."""
         if self.forward is None or not batch.requests:
             return
         for step in batch.requests:
@@ -247,7 +247,7 @@ class BlockWatch(Watch[BlockRequest]):
             )
 
     def check_step(self, step: RequestStep, length: int) -> None:
-        """Read back a request's first ``length`` tokens and its state, where content is checked (law E1)."""
+        """Check a request's first ``length`` tokens and its state, if content is checked (law E1)."""
         if self.forward is None:
             return
         live, size = step.req, self._context.block_size_tokens
@@ -261,7 +261,7 @@ class BlockWatch(Watch[BlockRequest]):
     # -- what the engine itself keeps ------------------------------------------------------------------------
 
     def check_reserve(self, live: BlockRequest, reserve: int, running: Sequence[BlockRequest]) -> None:
-        """Check the blocks kept back for running requests when another request asks for admission (law E4).
+        """Check the blocks reserved for running requests before another request is admitted (law E4).
 
         That is the blocks that their prompts still take, and those into which they grow within the engine's
         headroom; both are counted here once more.
@@ -281,7 +281,7 @@ class BlockWatch(Watch[BlockRequest]):
         self.tested["E4"] += 1
 
     def check_lives(self, lives: Sequence[BlockRequest]) -> None:
-        """Check that the context has the requests that the engine has, and no others (law E3)."""
+        """Check that the context and the engine have the same requests (law E3)."""
         here, known = [each.request_id for each in self._context.requests], [it.request_id for it in lives]
         if sorted(here) != sorted(known):
             raise InvariantViolation(
@@ -292,17 +292,17 @@ class BlockWatch(Watch[BlockRequest]):
     # -- trackers -------------------------------------------------------------------------------------------
 
     def note_commit(self, left: Sequence[Snapshot]) -> None:
-        """Compare the states that a commit has cached (law C7)."""
+        """Check the states that a commit has cached (law C7)."""
         if self.recurrent is not None:
             self.tested["C7"] += self.recurrent.note_commit(left)
 
     def note_release(self, live: BlockRequest) -> None:
-        """Note that a request is about to give back its row."""
+        """Record that a request is about to give back its row."""
         if self.recurrent is not None:
             self.recurrent.note_release(self.recurrent.row_of(live))
 
     def check_invariants(self) -> None:
-        """Walk all invariants between two calls, and compare the states in use (laws C1 to C8, E2, E3)."""
+        """Check all invariants between two calls, and the states in use (laws C1 to C8, E2, E3)."""
         self._context.walk()
         if self.recurrent is not None:
             self.recurrent.check_untouched()

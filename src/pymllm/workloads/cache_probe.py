@@ -1,4 +1,4 @@
-"""A thin layer around a prefix cache: times each operation per request and checks invariants between them."""
+"""A wrapper of a prefix cache that times each operation for its request and checks invariants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, InsertResult, Ma
 
 @dataclass(slots=True)
 class CacheTimes:
-    """Nanoseconds that one request has spent in the cache, by kind of operation."""
+    """The nanoseconds that one request spent in the cache, by kind of operation."""
 
     match_ns: int = 0
     insert_ns: int = 0
@@ -23,7 +23,7 @@ class CacheTimes:
 
 
 class CacheProbe:
-    """A wrapper that times a cache's operations, and runs ``check`` every ``check_every`` of them."""
+    """A wrapper that times a cache's operations, and calls ``check`` after every ``check_every`` of them."""
 
     def __init__(self, cache: BasePrefixCache, check: Callable[[], None], check_every: int) -> None:
         self.cache = cache
@@ -68,7 +68,7 @@ class CacheProbe:
         self._count()
 
     def evict(self, tokens: int, secondary: int, payers: Sequence[CacheTimes]) -> None:
-        """Evict tokens, and SWA halves or states (``secondary``), and divide the time among ``payers``."""
+        """Evict tokens, and SWA halves or states (``secondary``); charge the time evenly to ``payers``."""
         start = perf_counter_ns()
         result = self.cache.evict(tokens, secondary)
         share = (perf_counter_ns() - start) // len(payers)

@@ -1,4 +1,4 @@
-"""The ceiling of hits: by a cache that never forgets, and by the best cache of a given size.
+"""Upper bounds of hits: of a cache that never evicts, and of the best cache of a given size.
 
 The first answer is exact and needs no cache: a trie over block ids, with the number of tokens seen at each.
 Outputs are unique in every workload here, so they never help a later prompt and are left out.
@@ -46,7 +46,7 @@ class HitCeiling:
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def add(self, request: Request) -> int:
-        """Remember a prompt, and return how many of its first tokens were seen before, in whole pages."""
+        """Record a prompt, and return how many of its leading tokens were seen before, in whole pages."""
         shared = self._remember(request)
         usable = min(shared, request.prompt_length - self._held_back)
         hit = max(usable, 0) // self._page_size * self._page_size
@@ -55,7 +55,7 @@ class HitCeiling:
         return hit
 
     def _remember(self, request: Request) -> int:
-        """Walk the prompt's blocks and add new blocks; return the count of the first tokens seen before."""
+        """Add a prompt's blocks to the trie; return the number of leading tokens seen before."""
         node = self._child(_ROOT, ("namespace", request.namespace))
         shared, sharing, left = 0, True, request.prompt_length
         for block in request.block_ids:
@@ -83,7 +83,7 @@ _NEVER = 1 << 62
 
 
 def belady_hit_tokens(requests: Sequence[Request], page_size: int, capacity: int) -> int:
-    """Count the prompt tokens that Belady's rule serves from ``capacity`` tokens, cut down to whole pages.
+    """Return the number of prompt tokens that Belady's rule serves from ``capacity`` tokens, in whole pages.
 
     Requests are served one after another and have the same ``block_tokens``. Cost: O(n log n) for n blocks in
     all prompts, a second for the 12,000 requests of the conversation trace. Source: Belady 1966; Mattson et
@@ -96,7 +96,7 @@ def belady_hit_tokens(requests: Sequence[Request], page_size: int, capacity: int
 
 
 def _places(requests: Sequence[Request], page_size: int) -> list[list[_Access]]:
-    """List the trie nodes of each request's blocks, with the number of its pages that end in each."""
+    """Return the trie nodes of each request's blocks, with the number of its pages that end in each."""
     children: dict[tuple[int, object], int] = {}
     listed = []
     for request in requests:
@@ -114,7 +114,7 @@ def _places(requests: Sequence[Request], page_size: int) -> list[list[_Access]]:
 
 
 def _items(places: list[list[_Access]]) -> tuple[list[int], list[list[int]]]:
-    """Cut nodes where any request ends; return each item's size, and each request's items."""
+    """Split nodes where any request ends; return the size of each part, and the parts of each request."""
     cuts: dict[int, set[int]] = {}
     for row in places:
         for node, pages in row:
@@ -130,7 +130,7 @@ def _items(places: list[list[_Access]]) -> tuple[list[int], list[list[int]]]:
 
 
 def _next_uses(items: int, accesses: list[list[int]]) -> list[list[int]]:
-    """Return for each access the number of the next request that uses the same item."""
+    """Return for each use of an item the number of the next request that uses it."""
     later = [_NEVER] * items
     found: list[list[int]] = []
     for number in range(len(accesses) - 1, -1, -1):
@@ -142,7 +142,7 @@ def _next_uses(items: int, accesses: list[list[int]]) -> list[list[int]]:
 
 
 def _hits(sizes: list[int], accesses: list[list[int]], room: int) -> int:
-    """Play Belady's rule, and count the pages that are cached when they are used."""
+    """Return the number of pages that are cached when used, under Belady's rule."""
     kept = [0] * len(sizes)
     due = [_NEVER] * len(sizes)
     farthest: list[tuple[int, int]] = []  # (minus the next use, item), also of uses that are past

@@ -1,4 +1,4 @@
-"""The simulated engine over a prefix cache: a scheduler in virtual time over the real pools and caches.
+"""The simulated engine over a prefix cache: a scheduler in virtual time, over real pools and caches.
 
 It admits, prefills in chunks, decodes token by token, retracts when memory runs out, aborts and finishes.
 """
@@ -27,10 +27,10 @@ __all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport", "Model"]
 
 
 class Model(Protocol):
-    """The interface of a model that computes an engine's requests, in place of the simulated model."""
+    """The interface of a model that computes an engine's requests instead of the simulated model."""
 
     def compute(self, live: LiveRequest, start: int, end: int) -> None:
-        """Compute tokens ``start .. end`` of a request, whose row names their slots.
+        """Compute tokens ``start .. end`` of a request, whose row holds their slots.
 
         Where the prompt ends at or before ``end``, choose the token there, and write it into ``live.tokens``
         unless ``end`` is ``live.final_length``.
@@ -38,7 +38,7 @@ class Model(Protocol):
 
 
 class AdmissionRule:
-    """The rule of admission: compares the slots that a request needs with the slots of the engine."""
+    """The admission rule, which compares the slots that a request needs with those of the engine."""
 
     def __init__(self, config: EngineConfig, memory: EngineMemory) -> None:
         self._config = config
@@ -59,7 +59,7 @@ class AdmissionRule:
         return min(total, 2 * self._window + self._config.page_size) <= self._config.swa_capacity
 
     def suffices(self, live: LiveRequest, prefilling: Iterable[LiveRequest], headroom: int) -> bool:
-        """Tell whether free and evictable slots suffice for a request whose prefix is held.
+        """Tell whether free and evictable slots suffice for a request whose cached prefix is held.
 
         What requests in prefill still need is promised to them, and ``headroom`` tokens are kept back for
         those in decode. Of the SWA half a request needs one window and a page, since chunks are cut to what
@@ -75,7 +75,7 @@ class AdmissionRule:
         return sum(min(need, most) for need in needs) + headroom <= swa
 
     def _need(self, live: LiveRequest) -> int:
-        """Count the slots that the rest of a prompt will allocate."""
+        """Return the number of slots that the rest of a prompt will need."""
         return self._memory.pages_up(live.prompt_length) - self._memory.pages_up(live.length)
 
 
@@ -122,7 +122,7 @@ class Engine(EngineLoop[LiveRequest]):
     # -- running ---------------------------------------------------------------------------------------
 
     def lives(self) -> list[LiveRequest]:
-        """List the requests that own a row, those in prefill first."""
+        """Return the requests that own a row, those in prefill first."""
         return [*self.prefilling, *self.decoding.requests]
 
     def _iterate(self) -> None:
@@ -147,7 +147,7 @@ class Engine(EngineLoop[LiveRequest]):
         return LiveRequest(request, place)
 
     def _ceiling_of(self, request: Request) -> int:
-        """Return the request's highest possible hit; with a model, all prompt tokens but the last."""
+        """Return a request's highest possible hit; with a model, all prompt tokens except the last."""
         if self._model is not None:
             return self.memory.whole_pages(request.prompt_length - 1)
         return super()._ceiling_of(request)
@@ -156,7 +156,7 @@ class Engine(EngineLoop[LiveRequest]):
         return self._admission.can_ever_fit(live)
 
     def by_stage(self) -> Sequence[tuple[Stage, list[LiveRequest]]]:
-        """List the requests that may be aborted, by the stage of each."""
+        """Return the requests that may be aborted, with the stage of each."""
         return (
             (Stage.QUEUED, list(self.queue)),
             (Stage.PREFILL, list(self.prefilling)),
@@ -207,7 +207,7 @@ class Engine(EngineLoop[LiveRequest]):
         self._finish_those_done()
 
     def _allocate_for_decode(self) -> np.ndarray | None:
-        """Allocate the next page of each request that begins one; ``None`` when nobody decodes."""
+        """Allocate the next page of each request that needs one; return ``None`` if no request decodes."""
         page_size = self.config.page_size
         while self.decoding:
             crossing = self.decoding.crossing().tolist()
@@ -244,7 +244,7 @@ class Engine(EngineLoop[LiveRequest]):
             budget -= self._prefill_chunk(admitted, budget)
 
     def _prefill_chunk(self, live: LiveRequest, budget: int) -> int:
-        """Compute the next tokens of a prompt; return how many, 0 where the request was retracted."""
+        """Compute the next tokens of a prompt; return their number, or 0 if the request was retracted."""
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length - live.length))
         computed, end = 0, live.length + limit
         while computed < limit:
@@ -256,7 +256,7 @@ class Engine(EngineLoop[LiveRequest]):
         return computed
 
     def _compute(self, live: LiveRequest, piece: int) -> int:
-        """Compute and cache tokens of a chunk; return their number, 0 where the request was retracted."""
+        """Compute and cache tokens of a chunk; return their number, or 0 if the request was retracted."""
         slots = None
         while slots is None:
             slots = self.memory.extend(live, piece)
@@ -327,7 +327,7 @@ class Engine(EngineLoop[LiveRequest]):
     # -- retraction ------------------------------------------------------------------------------------
 
     def _retract(self) -> None:
-        """Put one live request back into the queue; its output so far becomes a part of its prompt."""
+        """Put a live request back into the queue, with its output so far as part of its prompt."""
         lives = self.lives()
         if len(lives) == 1:
             raise InvariantViolation(

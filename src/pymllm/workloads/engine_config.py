@@ -1,4 +1,4 @@
-"""The configuration of an engine: sizes, limits, and how closely it is watched."""
+"""The configuration of an engine: its sizes, limits and checks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 BLOCKS = "blocks"
-"""Name of the cache that is no tree: a `DynamicInferenceContext`."""
+"""The name of the cache that is a context of blocks (`DynamicInferenceContext`) rather than a tree."""
 
 CACHES_OF_STATES = frozenset({"mamba", BLOCKS})
-"""Names of caches that keep recurrent states beside KV."""
+"""The names of caches that keep recurrent states beside KV."""
 
 EVICTION_POLICIES = ("lru", "ref_zero")
-"""Values of `PrefixCachingEvictionPolicy`."""
+"""The values of `PrefixCachingEvictionPolicy`."""
 
 _TRACK_SLOTS_PER_REQUEST = 4
 _MAMBA_CHUNK_SIZE = 128
@@ -128,7 +128,7 @@ class EngineConfig:
         return self.cache in CACHES_OF_STATES
 
     def rounded(self) -> EngineConfig:
-        """Cut capacities down to whole pages, as engines use them, and fill in derived settings."""
+        """Return the configuration with capacities in whole pages, and with derived settings filled in."""
         capacity = self.capacity // self.page_size * self.page_size
         swa_capacity = self.swa_capacity
         if self.sliding_window_size is not None:

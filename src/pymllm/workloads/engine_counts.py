@@ -1,4 +1,4 @@
-"""The counts of a run, made a second time: from what happens to each request (law E6).
+"""A second count of a run, made from the events of each request to check the first (law E6).
 
 The counters of a run (`pymllm.workloads.engine_report.EngineTally`) go up where the work is done, chunk by
 chunk and request by request. Here the same numbers follow from where each admission began and ended.
@@ -14,14 +14,14 @@ from pymllm.workloads.live_request import LiveSequence
 
 
 class CountedRun:
-    """The counts of one run; only requests that have not ended take memory."""
+    """The counts of one run, in memory only for requests that have not ended."""
 
     _SUMS = (
         *("requests", "finished", "rejected", "aborted", "retractions"),
         *("prompt_tokens", "hit_tokens", "ceiling_tokens", "stateless_tokens"),
         *("computed_tokens", "recomputed_tokens", "uncomputed_tokens", "output_tokens"),
     )
-    """Fields of a tally that are sums over requests."""
+    """The fields of a tally that are sums over requests."""
 
     def __init__(self) -> None:
         self._sums: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class CountedRun:
         self._end("rejected")
 
     def admit(self, live: LiveSequence) -> None:
-        """Note an admission, and count the prompt at the first admission of its request."""
+        """Record an admission, and count the prompt at the request's first one."""
         hit, ceiling = live.hit_tokens, live.ceiling_tokens
         self._hits[live.place] = hit
         self._untested += 1
@@ -57,19 +57,19 @@ class CountedRun:
         )
 
     def retract(self, live: LiveSequence) -> None:
-        """Close an admission after which the request waits again."""
+        """End an admission whose request waits again."""
         self._close(live)
         self._thrown_out.add(live.place)
         self._sums["retractions"] += 1
 
     def abort(self, live: LiveSequence) -> None:
-        """Close the admission of a request that ends here, if it has one."""
+        """End the admission, if any, of a request that is aborted."""
         self._close(live)
         self._thrown_out.discard(live.place)
         self._end("aborted")
 
     def finish(self, live: LiveSequence) -> None:
-        """Close the admission of a request that has produced all its tokens."""
+        """End the admission of a request that has produced all its tokens."""
         self._close(live)
         self._sums["output_tokens"] += live.request.output_length
         self._end("finished")
@@ -78,7 +78,7 @@ class CountedRun:
         self._sums.update(requests=1, **{how: 1})
 
     def _close(self, live: LiveSequence) -> None:
-        """Count the tokens computed in an admission, and those left uncomputed by a first admission."""
+        """Count the tokens computed in an admission, and those that a first admission left uncomputed."""
         hit = self._hits.pop(live.place, None)
         if hit is None:
             return

@@ -1,4 +1,4 @@
-"""The simulated models: KV as fingerprints, states as whole numbers; compared with what a cold run writes."""
+"""The simulated models, with KV as fingerprints and states as integers, checked against a cold run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PLACES = {
 
 
 def padded(values: np.ndarray, padding: int = 0) -> np.ndarray:
-    """Extend a batch with the padding slot or row to a multiple of `BATCH_MULTIPLE`."""
+    """Extend a batch with the padding slot or row to a length that is a multiple of `BATCH_MULTIPLE`."""
     count = len(values)
     batch = np.empty(count + -count % BATCH_MULTIPLE, dtype=values.dtype)
     batch[:count], batch[count:] = values, padding
@@ -89,7 +89,7 @@ class SimulatedForward:
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
-        """Write KV of uint64 prefix fingerprints into full slots, both ``(n,)``, garbage into padding."""
+        """Write KV of uint64 prefix fingerprints into full slots, both ``(n,)``, and garbage into padding."""
         self.unchecked_writes += 1
         garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
         for parts, written in self._written.items():
@@ -154,7 +154,7 @@ class SimulatedForward:
             )
 
     def _read(self, parts: tuple[KVPart, KVPart], slots: np.ndarray) -> np.ndarray:
-        """Read the content of some slots from the buffers, shape ``(buffers, slots)``."""
+        """Return the contents of some slots in the buffers, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
         index = torch.from_numpy(slots).to(self._pools[parts].device)
@@ -162,7 +162,7 @@ class SimulatedForward:
         return torch.stack(pieces).cpu().numpy()
 
     def check_untouched(self) -> None:
-        """Compare every slot but the padding with the last write there: no write went astray (law E5)."""
+        """Check that every slot but the padding holds the last write, so that none went astray (law E5)."""
         for parts, rows in self._written.items():
             buffers = self._host.get(parts) or [buffer.cpu().numpy() for buffer in self._buffers[parts]]
             for (layer, part), found, written in zip(_PLACES[parts], buffers, rows, strict=True):
@@ -192,13 +192,13 @@ def _make_pool(config: EngineConfig, size: int) -> KVPool:
 
 
 def _flat_buffers(pool: KVPool) -> list[torch.Tensor]:
-    """List views of a pool's buffers as numbers by slot: keys and values of layer 0, then of layer 1."""
+    """Return views of a pool's buffers as numbers by slot: keys and values of layer 0, then of layer 1."""
     return [buffer.view(-1) for layer in range(_LAYERS) for buffer in pool.get_kv_buffer(layer)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """One buffer of the pool, with a record of every write, both seen as integers."""
+    """A buffer of the pool and a record of every write, both viewed as integers."""
 
     name: str
     bits: torch.Tensor  # (layers, rows, elements of a layer), a view
@@ -221,16 +221,16 @@ class _Buffer:
         return self.bits[:, row].cpu().numpy() if self.host is None else self.host[:, row]
 
     def read_all(self) -> np.ndarray:
-        """Read the bits of all rows, in the form of `record`."""
+        """Return the bits of all rows, in the form of `record`."""
         return self.bits.cpu().numpy() if self.host is None else self.host
 
     def bits_of(self, values: np.ndarray) -> np.ndarray:
-        """Bring values of shape ``(n, elements)`` into the buffer's form, shape ``(layers, n, ...)``."""
+        """Convert values of shape ``(n, elements)`` to the buffer's bits, shape ``(layers, n, ...)``."""
         layers, _, elements = self.record.shape
         return bits_of(values, self.dtype).reshape(-1, layers, elements).transpose(1, 0, 2)
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Write rows, and record them; write garbage into row 0, as a padded batch does."""
+        """Write rows and record them, with garbage in row 0 as in a padded batch."""
         written, padding = self.bits_of(values), self.garbage[:, : -len(rows) % BATCH_MULTIPLE]
         self.record[:, rows] = written
         if self.host is not None:
@@ -267,17 +267,17 @@ class SimulatedRecurrent:
     # -- what the engine does to states ------------------------------------------------------------------
 
     def note_reset(self, row: int) -> None:
-        """Note that a row was reset."""
+        """Record that a row was reset."""
         for buffer in self._buffers:
             buffer.record[:, row] = 0
 
     def note_copy(self, source: int, destination: int) -> None:
-        """Note that a row was copied to another."""
+        """Record that a row was copied to another."""
         for buffer in self._buffers:
             buffer.record[:, destination] = buffer.record[:, source]
 
     def prefill(self, live: LiveRequest, start: int) -> None:
-        """Advance a request's working state by its tokens ``start .. length``."""
+        """Advance a request's working state by the tokens from ``start`` to ``length``."""
         rows = np.array([live.row])
         [state] = self._read(rows)
         taken = self._recurrence.take_in(state, self._cold_run(live).inputs[start : live.length])
@@ -330,7 +330,7 @@ class SimulatedRecurrent:
                 )
 
     def check_untouched(self) -> None:
-        """Compare every row but the padding with the last write there: no write went astray (law E5)."""
+        """Check that every row but the padding holds the last write, so that none went astray (law E5)."""
         for buffer in self._buffers:
             found, written = buffer.read_all()[:, 1:], buffer.record[:, 1:]
             if found.tobytes() != written.tobytes():

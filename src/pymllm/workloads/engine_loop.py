@@ -1,4 +1,4 @@
-"""The loop of every simulated engine: time goes on, requests arrive and end, and a run is reported."""
+"""The loop of every simulated engine: virtual time, arrivals, the ends of requests, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Live = TypeVar("Live", bound=LiveSequence)
 
 
 class LoopMemory(Protocol):
-    """The memory of an engine, with the calls that a loop makes."""
+    """The interface of an engine's memory to the loop."""
 
     @property
     def changes(self) -> int:
@@ -67,7 +67,7 @@ class EngineLoop(ABC, Generic[Live]):
     # -- running ---------------------------------------------------------------------------------------
 
     def run(self) -> EngineReport:
-        """Run to the end, check that everything was given back, and report; then empty the cache.
+        """Run to the end, check that all memory was given back, report, and then empty the cache.
 
         An interrupt is raised as `CutShort`, which has the report.
         """
@@ -83,7 +83,7 @@ class EngineLoop(ABC, Generic[Live]):
         return report
 
     def step(self) -> bool:
-        """Carry out one iteration, after jumping over idle time; False when there was nothing left to do.
+        """Run one iteration, after any jump over idle time; return False if nothing was left to do.
 
         A source that has another request later may be stepped on.
         """
@@ -114,11 +114,11 @@ class EngineLoop(ABC, Generic[Live]):
         return True
 
     def report(self) -> EngineReport:
-        """Report the run up to now."""
+        """Return the report of the run so far."""
         return self._tally.report(self.config, self._loop_memory.counts(), self._loop_watch.content_tokens)
 
     def drain(self) -> None:
-        """Abort all waiting and live requests, and take no more requests from the source."""
+        """Abort all waiting and live requests, and stop reading the source."""
         self._arrivals.close()
         for live in [*self.queue, *self.lives()]:
             self._abort(live)
@@ -136,7 +136,7 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def lives(self) -> list[Live]:
-        """List the requests that own memory, in any order."""
+        """Return the requests that own memory, in any order."""
 
     def _is_idle(self) -> bool:
         return not (self.queue or self.lives())
@@ -159,7 +159,7 @@ class EngineLoop(ABC, Generic[Live]):
         self.queue.append(live)
 
     def _ceiling_of(self, request: Request) -> int:
-        """Return how many prompt tokens an unlimited cache would serve, having seen all earlier requests."""
+        """Return how many prompt tokens an unlimited cache would hit, given all earlier requests."""
         return self._ceiling.add(request)
 
     def _abort_where_asked(self) -> None:
@@ -171,7 +171,7 @@ class EngineLoop(ABC, Generic[Live]):
     # -- the queue's head --------------------------------------------------------------------------------
 
     def _may_ask_again(self) -> bool:
-        """Tell whether the queue's head may ask for memory: it changed since a refusal, or no request lives.
+        """Tell whether the first waiting request may try again: memory changed, or no request lives.
 
         Where others left and gave nothing back, nothing will ever change: without asking then, an engine
         never ends.
@@ -179,29 +179,29 @@ class EngineLoop(ABC, Generic[Live]):
         return bool(self.queue) and (self._refused_at != self._loop_memory.changes or not self.lives())
 
     def _remember_refusal(self) -> None:
-        """Note that the memory of now does not suffice for the head of the queue."""
+        """Record that the present memory does not suffice for the first request in the queue."""
         self._refused_at = self._loop_memory.changes
 
     def _leave_queue(self, live: Live) -> None:
-        """Take a request out of the queue, and forget the refusal of the queue's head."""
+        """Remove a request from the queue, and forget any refusal of the first one."""
         self.queue.remove(live)
         self._refused_at = -1
 
     def _note_end(self, live: Live) -> None:
-        """Note that a request ends in this iteration; requests that wait for it may arrive afterwards."""
+        """Record that a request ends in this iteration, which may let others arrive."""
         self._over.append(live.request)
 
     # -- the source's choices ----------------------------------------------------------------------------
 
     def _ask_for_chunk(self, live: Live, most: int) -> int:
-        """Ask the source how many tokens of a prompt to compute, ``1 .. most``."""
+        """Let the source choose how many tokens of a prompt to compute, ``1 .. most``."""
         limit = self._source.chunk_limit(live.request_id, most)
         if not 1 <= limit <= most:
             raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
         return limit
 
     def _ask_for_victim(self, lives: Iterable[Live]) -> Live:
-        """Ask the source which of some live requests to retract."""
+        """Let the source choose which of some live requests to retract."""
         by_id = {live.request_id: live for live in sorted(lives, key=attrgetter("place"))}
         chosen = self._source.retract_victim(list(by_id))
         if chosen not in by_id:
@@ -216,7 +216,7 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def _receive(self, request: Request, place: int) -> Live:
-        """Make the live sequence of an arriving request."""
+        """Return the live sequence of a request that arrives."""
 
     @abstractmethod
     def _can_ever_fit(self, live: Live) -> bool:
@@ -224,11 +224,11 @@ class EngineLoop(ABC, Generic[Live]):
 
     @abstractmethod
     def by_stage(self) -> Sequence[tuple[Stage, list[Live]]]:
-        """List the requests that may be aborted, by the stage of each."""
+        """Return the requests that may be aborted, with the stage of each."""
 
     @abstractmethod
     def _abort(self, live: Live) -> None:
-        """End a request without finishing it, and count it."""
+        """End a request before it is finished, and count it as aborted."""
 
     @abstractmethod
     def _check_invariants(self) -> None:

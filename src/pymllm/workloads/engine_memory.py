@@ -1,4 +1,4 @@
-"""The memory operations of a request: match and hold, grow, share computed pages, give everything back.
+"""The memory operations of an engine's requests: match, hold, allocate, share computed pages, free.
 
 Every range of a row belongs either to the cache, under the request's hold, or to the request (`LiveRequest`
 draws it). All transfers between the two are in this file; who may run is the scheduler's business.
@@ -40,11 +40,11 @@ class EngineStates:
         self._page_size = page_size
 
     def held(self) -> int:
-        """Count the track slots that are not free."""
+        """Return the number of track slots that are not free."""
         return self._pool.max_track_slots - self._pool.available_track_slots()
 
     def begin(self, live: LiveRequest) -> None:
-        """Fill a new row's working state from the held prefix, which ends at a state (law M2)."""
+        """Fill a new row's working state from the state at the end of the held prefix (law M2)."""
         if not live.held_length:
             self._pool.reset_states(live.row)
             self._watch.note_reset(live.row)
@@ -59,14 +59,14 @@ class EngineStates:
         self._copy(track_slot, live.row)
 
     def next_stop(self, live: LiveRequest) -> int:
-        """Return the token at which the next piece of a prompt must stop."""
+        """Return the token at which the next chunk of a prompt must stop."""
         return next((stop for stop in self._stops(live) if stop > live.length), live.prompt_length)
 
     def _stops(self, live: LiveRequest) -> tuple[int, int]:
         return live.branching_length, live.prompt_length // self._page_size * self._page_size
 
     def reserve(self, live: LiveRequest, end: int) -> None:
-        """Give a request a track slot, evicting if needed, if a snapshot is due after ``end`` tokens."""
+        """Give a request a track slot, after an eviction if needed, if a snapshot is due by token ``end``."""
         if live.track_slot or end not in self._stops(live):
             return
         slot = self._pool.alloc_track_slot()
@@ -76,7 +76,7 @@ class EngineStates:
         live.track_slot = slot or 0
 
     def is_due(self, live: LiveRequest) -> bool:
-        """Tell whether a snapshot is due now, and count those for which there is no track slot."""
+        """Tell whether a snapshot is due now, and count a due one that has no track slot."""
         if not live.track_slot and live.length in self._stops(live):
             self.skipped += 1
             self._watch.notice(Event.SNAPSHOT_SKIPPED, live)
@@ -88,7 +88,7 @@ class EngineStates:
         return torch.tensor([live.track_slot])
 
     def hand_over(self, live: LiveRequest, exists: bool) -> None:
-        """Leave the track slot to the cache, or free it where the cache had a state already (M1)."""
+        """Give the track slot to the cache, or free it if the cache already had a state (M1)."""
         if exists:
             self._watch.notice(Event.STATE_DUPLICATED, live)
             self.give_back(live)
@@ -131,7 +131,7 @@ class EngineMemory:
     # -- how much there is -----------------------------------------------------------------------------
 
     def whole_pages(self, length: int) -> int:
-        """Cut a length down to whole pages."""
+        """Round a length down to whole pages."""
         return length // self.page_size * self.page_size
 
     def pages_up(self, length: int) -> int:
@@ -139,12 +139,12 @@ class EngineMemory:
         return -(-length // self.page_size) * self.page_size
 
     def available(self) -> tuple[int, int]:
-        """Count the free tokens of the full and of the SWA half; without a window both are equal."""
+        """Return the free tokens of the full and of the SWA pool; without a window both are equal."""
         full = self.pools.full_available_size()
         return full, full if self._swa_allocator is None else self._swa_allocator.swa_available_size()
 
     def room(self) -> tuple[int, int]:
-        """Count the free and evictable tokens of either half, without held tokens (law E4)."""
+        """Return the free and evictable tokens of either pool, without held tokens (law E4)."""
         cache = self.pools.kind.cache
         full, swa = self.available()
         evictable = cache.evictable_size()
@@ -173,7 +173,7 @@ class EngineMemory:
         )
 
     def _window_floor(self, length: Lengths) -> Lengths:
-        """Count the tokens, in whole pages, before every window that can still be read.
+        """Return the number of tokens, in whole pages, before every window that may still be read.
 
         Counted from the last whole page and not from ``length``: the window of the aligned prefix must stay
         whole, or the cache could never take it (laws S1, S7). Below 0 for short requests.
@@ -184,7 +184,7 @@ class EngineMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def match_and_hold(self, live: LiveRequest) -> torch.Tensor:
-        """Match and hold the cached prefix of a request, all but a last token (E4); return its slots."""
+        """Match and hold a request's cached prefix, without its last token (E4); return the slots."""
         live.queried_length = self.whole_pages(live.prompt_length - 1)
         match = self.probe.match(live.key(live.queried_length), live.times)
         live.lock_token = self.probe.lock(match.last_node, live.times)
@@ -206,7 +206,7 @@ class EngineMemory:
         return True
 
     def allocate(self, tokens: int, payers: Sequence[CacheTimes]) -> torch.Tensor | None:
-        """Allocate whole pages, evicting missing ones on the time of ``payers``; ``None`` if too few."""
+        """Allocate whole pages, after evictions charged to ``payers`` if needed; ``None`` if too few."""
         slots = self.pools.allocator.alloc(tokens)
         if slots is None:
             room, (full, swa) = self.room(), self.available()
@@ -217,11 +217,11 @@ class EngineMemory:
         return slots
 
     def next_stop(self, live: LiveRequest) -> int:
-        """Return the token at which the next piece of a prompt must stop, at its end or a due state."""
+        """Return the token at which the next chunk of a prompt stops: its end, or that of a due state."""
         return live.prompt_length if self.states is None else self.states.next_stop(live)
 
     def extend(self, live: LiveRequest, limit: int) -> torch.Tensor | None:
-        """Give a request slots for its next tokens, written into its row; ``None`` when memory is short.
+        """Give a request slots for its next tokens, and write them to its row; ``None`` if memory is short.
 
         The rest of its last page comes first, then whole new pages (law A3). With a window they may be fewer
         than ``limit``, at least one, where the SWA half has less room, which a chunk's end will return.
@@ -245,7 +245,7 @@ class EngineMemory:
     # -- sharing ---------------------------------------------------------------------------------------
 
     def share(self, live: LiveRequest) -> None:
-        """Cache a request's computed tokens so far, and use the cache's slots in place of duplicates.
+        """Cache a request's computed tokens, and replace its duplicates by the cache's slots.
 
         The new hold is taken before the old one is released, and the row rewritten before duplicates are
         given back, so that it never names a slot that is neither owned nor held. A cache of states is given
@@ -279,7 +279,7 @@ class EngineMemory:
         return result
 
     def _follow(self, live: LiveRequest, aligned: int, result: InsertResult) -> None:
-        """Write the cache's slots into the row, and free the request's own duplicates of them."""
+        """Write the cache's slots to the row, and free the request's own duplicates of them."""
         held = live.held_length
         if result.adopted == ((held, aligned),):
             self._move_hold(live, result.last_node, aligned)
@@ -317,7 +317,7 @@ class EngineMemory:
             )
 
     def _cut(self, live: LiveRequest, start: int, end: int, adopted: Sequence[Range]) -> torch.Tensor | None:
-        """Copy the row's slots in ``start .. end`` that were not adopted; ``None`` where all were."""
+        """Return a copy of the row's slots in ``start .. end`` that were not adopted; ``None`` if none."""
         pieces, at = [], start
         for first, last in (*adopted, (end, end)):
             if at < first:
@@ -326,7 +326,7 @@ class EngineMemory:
         return torch.cat(pieces) if pieces else None
 
     def release_window(self, live: LiveRequest) -> None:
-        """Free the SWA halves of own slots that no window will read again."""
+        """Free the SWA halves of a request's own slots that no window will read again."""
         if self._swa_allocator is None:
             return
         floor = self._window_floor(live.length)
@@ -335,7 +335,7 @@ class EngineMemory:
             live.released_length = floor
 
     def release_windows(self, batch: DecodeBatch) -> None:
-        """Free such SWA halves for all decoding requests, each grown by one token, in one call."""
+        """Free unused SWA halves of all decoding requests, each grown by one token, in one call."""
         if self._swa_allocator is None:
             return
         leaving = np.flatnonzero(self._window_floor(batch.lengths) > batch.released)
@@ -350,7 +350,7 @@ class EngineMemory:
     # -- giving back -----------------------------------------------------------------------------------
 
     def finish(self, live: LiveRequest) -> None:
-        """Cache a whole sequence and give back its duplicates, tail, hold and row."""
+        """Cache a whole sequence, and free its duplicates, tail, hold and row."""
         aligned = self.whole_pages(live.length)
         adopted: Sequence[Range] = ()
         if aligned > live.held_length:
@@ -358,7 +358,7 @@ class EngineMemory:
         self.give_back(live, adopted)
 
     def give_back(self, live: LiveRequest, adopted: Sequence[Range] = ()) -> None:
-        """Free a request's slots that the cache did not adopt, its hold and its row."""
+        """Free a request's slots that the cache did not adopt, with its hold and row."""
         if live.row:
             own = self._cut(live, live.held_length, live.length, adopted)
             if own is not None:

@@ -34,35 +34,35 @@ class SlotAllocator(Protocol):
 
     @property
     def size(self) -> int:
-        """Slots of the pool, in tokens."""
+        """The number of slots in the pool, in tokens."""
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Hand out slots in whole pages, or ``None``."""
+        """Allocate slots in whole pages; ``None`` if there are too few."""
 
     def free(self, indices: torch.Tensor) -> None:
-        """Take slots back, and with them their SWA halves."""
+        """Free slots, with their SWA halves."""
 
     def available_size(self) -> int:
-        """Count the tokens that `alloc` can still serve."""
+        """Return the number of tokens that `alloc` can still provide."""
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Tell for each slot whether it is not free; asked by audits only."""
+        """Return for each slot whether it is handed out; only audits call this."""
 
 
 class WindowAllocator(SlotAllocator, Protocol):
     """A `SlotAllocator` with an SWA half behind each slot, as `SWATokenToKVPoolAllocator` documents it."""
 
     def free_swa(self, indices: torch.Tensor) -> None:
-        """Take the SWA halves of slots back."""
+        """Free the SWA halves of slots."""
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
-        """Name the SWA slot behind each slot, 0 where it is gone."""
+        """Return the SWA slot of each slot, 0 where it has been freed."""
 
     def full_available_size(self) -> int:
-        """Count the free tokens of the full half."""
+        """Return the number of free tokens of the full pool."""
 
     def swa_available_size(self) -> int:
-        """Count the free tokens of the SWA half."""
+        """Return the number of free tokens of the SWA pool."""
 
 
 class StatePool(Protocol):
@@ -70,11 +70,11 @@ class StatePool(Protocol):
 
     @property
     def max_track_slots(self) -> int:
-        """Track slots, for states kept besides the working states."""
+        """The number of track slots, for states kept besides the working states."""
 
     @property
     def recurrent_state(self) -> torch.Tensor:
-        """States of all layers and rows, layers first; written by the simulated model only."""
+        """The states of all layers and rows, layers first; only the simulated model writes them."""
 
     @property
     def conv_state(self) -> torch.Tensor:
@@ -87,13 +87,13 @@ class StatePool(Protocol):
         """Fill a row with zeros."""
 
     def alloc_track_slot(self) -> int | None:
-        """Hand out a row for a snapshot, or ``None``."""
+        """Allocate a row for a snapshot; ``None`` if none is free."""
 
     def free_track_slot(self, slot: int) -> None:
-        """Take a snapshot's row back."""
+        """Free a snapshot's row."""
 
     def available_track_slots(self) -> int:
-        """Count the rows that `alloc_track_slot` can still hand out."""
+        """Return the number of rows that `alloc_track_slot` can still provide."""
 
 
 def _has_no_states() -> list[int]:
@@ -106,7 +106,7 @@ def _has_no_state(node: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """A prefix cache, with functions that look inside it.
+    """A prefix cache, with functions that inspect its internal state.
 
     ``check`` walks everything and raises `InvariantViolation`. ``cached_slots`` gives the full slots of every
     node, 1-D integer tensors in whole pages, and ``path_slots`` those of a node's path from the root. With
@@ -134,7 +134,7 @@ class EnginePools:
     is_driven: bool = False  # somebody else's, who has its own KV, if any: none of ours is examined
 
     def full_available_size(self) -> int:
-        """Count the free tokens of the full half."""
+        """Return the number of free tokens of the full pool."""
         if self.swa_allocator is None:
             return self.allocator.available_size()
         return self.swa_allocator.full_available_size()
@@ -149,7 +149,7 @@ def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocato
 
 
 CacheMaker = Callable[[EngineConfig, object], CacheKind]
-"""Builds an empty cache over an allocator."""
+"""A function that builds an empty cache over an allocator."""
 
 
 def make_engine_pools(config: EngineConfig, maker: CacheMaker | None = None) -> EnginePools:
@@ -174,7 +174,7 @@ def make_engine_pools(config: EngineConfig, maker: CacheMaker | None = None) -> 
 
 
 def find_policy(named: str) -> Any:
-    """Find an eviction policy: keep the name of a built-in one, import the object that ``module:Name`` names.
+    """Return an eviction policy: a built-in name as it is, or the object that ``module:Name`` imports.
 
     That is a policy as it is, or a class or function that makes one, anew for each cache. `UsageError` where
     there is no such thing, or what it makes is no policy.

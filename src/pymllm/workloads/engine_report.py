@@ -1,4 +1,4 @@
-"""The counts of an engine during a run, and the report of the run, as plain data."""
+"""The counts of an engine's run, and its report as plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pymllm.workloads.recorded_hits import RecordedHits
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How much is in use: tokens that no eviction could free, those and cached ones, and cached states."""
+    """The memory in use: tokens that cannot be evicted, those with cached tokens, and cached states."""
 
     held_tokens: int
     stored_tokens: int
@@ -27,7 +27,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCounts:
-    """The counts of an engine's memory so far; `EngineReport` explains each field."""
+    """The counts of memory operations so far; `EngineReport` explains each field."""
 
     evict_calls: int
     evicted_tokens: int
@@ -41,7 +41,7 @@ class MemoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class CacheTime:
-    """Microseconds that a finished request spent in one kind of cache operation, 0 if it did none."""
+    """Microseconds of finished requests in one kind of cache operation, 0 for a request without one."""
 
     median_us: float
     p99_us: float
@@ -49,7 +49,7 @@ class CacheTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """Counts and times of one run; `msgspec` and `dataclasses.asdict` take it as it is.
+    """The counts and times of one run, which `msgspec` and `dataclasses.asdict` can convert.
 
     - ``config``: As used: capacities rounded to whole pages.
     - ``requests``, ``finished``, ``rejected``, ``aborted``: Requests taken from the source, and how they
@@ -136,7 +136,7 @@ class EngineReport:
 
 @dataclass(slots=True)
 class EngineTally:
-    """Counters of one run; `EngineReport` explains each."""
+    """The counters of one run; `EngineReport` explains each."""
 
     requests: int = 0
     finished: int = 0
@@ -163,11 +163,11 @@ class EngineTally:
 
     @property
     def settled(self) -> int:
-        """Requests that have ended, in any way."""
+        """The number of requests that have ended in any way."""
         return self.finished + self.rejected + self.aborted
 
     def count_admission(self, live: LiveSequence) -> None:
-        """Count a request's prompt and hit, the first time that it is admitted."""
+        """Count a request's prompt and hit at its first admission."""
         live.admissions += 1
         if live.admissions == 1:
             self.prompt_tokens += live.request.prompt_length
@@ -177,7 +177,7 @@ class EngineTally:
             self.stateless_tokens += live.stateless_tokens
 
     def count_computed(self, live: LiveSequence, tokens: int) -> None:
-        """Count tokens of a prompt that a request has computed."""
+        """Count prompt tokens that a request has computed."""
         self.computed_tokens += tokens
         if live.admissions > 1:
             self.recomputed_tokens += tokens
@@ -200,7 +200,7 @@ class EngineTally:
         self.peak_states_held = max(self.peak_states_held, use.states or 0)
 
     def report(self, config: EngineConfig, counts: MemoryCounts, content_tokens: int) -> EngineReport:
-        """Make the report of everything counted so far."""
+        """Return the report of all counts so far."""
         return EngineReport(
             config=config,
             **{name: getattr(self, name) for name in _AS_COUNTED},
@@ -224,16 +224,16 @@ _AS_COUNTED = (
     *("computed_tokens", "recomputed_tokens", "uncomputed_tokens", "output_tokens"),
     *("peak_tokens_held", "peak_tokens_stored", "iterations", "wall_seconds"),
 )
-"""Fields of a report that are those of the tally."""
+"""The fields of a report that are copied from the tally."""
 
 
 def cache_times(times: Sequence[CacheTimes], *kinds: str) -> dict[str, Any]:
-    """Sum up the times of finished requests by kind of operation."""
+    """Return the times of finished requests, summed up by kind of operation."""
     return {kind: cache_time([getattr(each, f"{kind}_ns") for each in times]) for kind in kinds}
 
 
 def cache_time(nanoseconds: list[int]) -> CacheTime:
-    """Sum up the times of finished requests."""
+    """Return a summary of one list of times."""
     if not nanoseconds:
         return CacheTime(0.0, 0.0)
     median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
@@ -241,7 +241,7 @@ def cache_time(nanoseconds: list[int]) -> CacheTime:
 
 
 class CutShort(KeyboardInterrupt):
-    """Ends an interrupted run, with its ``report``; a step in progress may be half counted."""
+    """Raised to end an interrupted run, with its ``report``; a current step may be half counted."""
 
     def __init__(self, report: Any, interruption: KeyboardInterrupt) -> None:
         super().__init__("the run was cut short")

@@ -1,4 +1,4 @@
-"""The watch of an engine: content check, audits, an onlooker, and a count of the tests of each law."""
+"""The checks of an engine: contents, audits, events to an observer, and counts of each law's tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Watched = TypeVar("Watched", bound=LiveSequence)
 def check_ownership(
     config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest], *, with_cache: bool
 ) -> None:
-    """Check that every slot has one owner, and that rows name only allowed slots (laws E2, E3).
+    """Check that every slot has one owner, and that rows contain only permitted slots (laws E2, E3).
 
     Without ``with_cache`` the cache's counters are believed and not its nodes: enough as long as it is as it
     was.
@@ -106,7 +106,7 @@ def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
 
 
 def _rows_of(pools: EnginePools, lives: Sequence[LiveRequest]) -> list[np.ndarray]:
-    """Read the rows of requests, at once: a slice of an array costs a tenth of a slice of a tensor."""
+    """Return the rows of requests, read at once since slices of arrays cost a tenth of those of tensors."""
     if not lives:
         return []
     table = pools.rows.req_to_token
@@ -117,7 +117,7 @@ def _rows_of(pools: EnginePools, lives: Sequence[LiveRequest]) -> list[np.ndarra
 
 
 def _joined(pieces: Sequence[torch.Tensor]) -> np.ndarray:
-    """Join slots into one array on the host."""
+    """Return several tensors of slots as one host array."""
     if len(pieces) == 1:
         return pieces[0].cpu().numpy()
     return torch.cat([*pieces]).cpu().numpy() if pieces else np.empty(0, dtype=np.int64)
@@ -193,36 +193,36 @@ def check_emptied(config: EngineConfig, pools: EnginePools) -> None:
 
 
 class Event(enum.Enum):
-    """Something that happens to a request; notified before any memory is given back or forgotten."""
+    """An event of a request, sent before any of its memory is given back or forgotten."""
 
     REJECTED = "rejected"
-    """It could never fit."""
+    """The request can never fit."""
     ADMITTED = "admitted"
-    """It has a row, which names the prefix that it holds."""
+    """The request has a row, which holds the slots of its held prefix."""
     REFUSED = "refused"
-    """It holds its prefix, but rows or memory do not suffice; it goes on waiting without the hold."""
+    """The request was refused for lack of rows or memory, and waits on without its hold."""
     DUPLICATED = "duplicated"
-    """Others have cached meanwhile what it computed; its duplicates are about to be given back."""
+    """The request's tokens were cached by others meanwhile; its duplicates are about to be freed."""
     UNCACHED = "uncached"
-    """The cache took nothing of what it computed, and has nothing of it: the window would be dead."""
+    """The cache took none of the request's tokens and has none, since their window would be dead."""
     SNAPSHOT_SKIPPED = "snapshot skipped"
-    """A state was due to be cached, but no track slot could be had."""
+    """A state was due to be cached, but no track slot was available."""
     STATE_DUPLICATED = "state duplicated"
-    """Others have cached meanwhile the state that it has saved; its track slot is about to be given back."""
+    """The request's saved state was cached by others meanwhile; its track slot is about to be freed."""
     PAUSED = "paused"
-    """It is about to be set aside with what it has, because memory ran out."""
+    """The request is about to be paused with its blocks, because memory ran out."""
     RESUMED = "resumed"
-    """It goes on where it was set aside."""
+    """The paused request resumes."""
     RETRACTED = "retracted"
-    """It goes back into the queue, because memory ran out."""
+    """The request goes back into the queue, because memory ran out."""
     ABORTED = "aborted"
-    """It ends without finishing; a row, if it has one, is about to be given back."""
+    """The request ends before it is finished; its row, if any, is about to be freed."""
     FINISHED = "finished"
-    """It has produced its last token; its sequence is about to be cached."""
+    """The request has produced its last token; its sequence is about to be cached."""
 
 
 Onlooker = Callable[[Event, LiveRequest], None]
-"""Who is told of events; it must not touch what it sees."""
+"""A function that is called with each event and its request, and must not change either."""
 
 
 _COUNTED = {
@@ -235,7 +235,7 @@ _COUNTED = {
 
 
 class Watch(ABC, Generic[Watched]):
-    """The watch of any engine: it tells the onlooker of events, counts requests, and the tests of each law.
+    """The checks common to all engines: events to an observer, and counts of requests and of law tests.
 
     ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
     not counted.
@@ -253,7 +253,7 @@ class Watch(ABC, Generic[Watched]):
         self._exits = 0
 
     def notice(self, event: Event, live: Watched) -> None:
-        """Note an event and tell the onlooker."""
+        """Record an event, and report it to the observer."""
         self._exits += event in self.EXITS
         if event in _COUNTED:
             _COUNTED[event](self._counted, live)
@@ -262,7 +262,7 @@ class Watch(ABC, Generic[Watched]):
 
     @property
     def content_tokens(self) -> int:
-        """KV rows compared so far; 0 where content is not checked."""
+        """The number of KV rows compared so far; 0 if content is not checked."""
         return 0 if self.forward is None else self.forward.checked_tokens
 
     @abstractmethod
@@ -285,7 +285,7 @@ class Watch(ABC, Generic[Watched]):
 
 
 class EngineWatch(Watch[LiveRequest]):
-    """Runs the checks of an engine over a prefix cache, and counts them."""
+    """The checks of an engine over a prefix cache, and their counts."""
 
     EXITS = Watch.EXITS | {Event.REFUSED}  # who is refused gives its hold back
 
@@ -303,17 +303,17 @@ class EngineWatch(Watch[LiveRequest]):
         self._audited_operations = -1
 
     def note_copy(self, source: int, destination: int) -> None:
-        """Note that a state was copied from row to row."""
+        """Record that a state was copied from one row to another."""
         if self.recurrent is not None:
             self.recurrent.note_copy(source, destination)
 
     def note_reset(self, row: int) -> None:
-        """Note that a working state was reset."""
+        """Record that a working state was reset."""
         if self.recurrent is not None:
             self.recurrent.note_reset(row)
 
     def check_row(self, live: LiveRequest) -> None:
-        """Read back a request's row, window and state, where content is checked (laws E1, S1)."""
+        """Check a request's row, window and state, if content is checked (laws E1, S1)."""
         if self.forward is not None and live.length:
             row = self._pools.rows.req_to_token[live.row, : live.length]
             self.forward.check_row(live.request_id, row, live.fingerprints[: live.length])
@@ -361,7 +361,7 @@ class EngineWatch(Watch[LiveRequest]):
         self.tested["E4"] += 1
 
     def check_fresh_row(self, live: LiveRequest) -> None:
-        """Check that a request's new row carries nothing over (law E2), where trackers are checked."""
+        """Check that a request's new row is empty behind its prefix (law E2), if trackers are checked."""
         if self._config.check_every:
             check_fresh_row(self._pools, live)
             self.tested["E2"] += 1
@@ -383,7 +383,7 @@ class EngineWatch(Watch[LiveRequest]):
         self._count_exits()
 
     def check_progress(self, tokens: int, room: tuple[int, int], available: tuple[int, int]) -> None:
-        """Check that an eviction freed as much of ``tokens`` as was evictable (law E4).
+        """Check that an eviction freed ``tokens``, or all that was evictable (law E4).
 
         ``room`` was free or evictable before, ``available`` is free after; full and SWA half.
         """

@@ -1,4 +1,4 @@
-"""The values of exact models: KV as fingerprints of all tokens so far, states as whole numbers (law E1).
+"""The values of exact models: KV as fingerprints of all tokens so far, states as integers (law E1).
 
 A fingerprint depends on the namespace, every token up to and including its own, the layer, and the part of
 the KV it stands for: a row that aliases, lags or belongs to somebody else reads wrong. A state element takes
@@ -32,7 +32,7 @@ _PARTS_PER_LAYER = 4
 
 
 class KVPart(enum.IntEnum):
-    """The buffers of a layer, for each of which a fingerprint differs."""
+    """The buffers of one part of a layer's KV, whose contents differ for each."""
 
     FULL_K = 0
     FULL_V = 1
@@ -44,7 +44,7 @@ class KVPart(enum.IntEnum):
 
 
 def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
-    """Fingerprint every prefix of a sequence of tokens below ``2**32``: uint64, shape ``(n,)`` (law E1).
+    """Return a fingerprint of every prefix of tokens below ``2**32``: uint64, shape ``(n,)`` (law E1).
 
     Entry i depends on the namespace (``1`` and ``"1"`` differ) and tokens ``0 .. i``, with their order.
     """
@@ -55,7 +55,7 @@ def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) 
 
 
 def token_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
-    """Fingerprint each token below ``2**32`` with the namespace, wherever it stands: uint64, ``(n,)``."""
+    """Return a fingerprint of each token below ``2**32`` with its namespace: uint64, shape ``(n,)``."""
     return scatter(tokens.astype(np.uint64) * _TOKEN + _seed(namespace))
 
 
@@ -66,7 +66,7 @@ def _seed(namespace: str | int | None) -> np.uint64:
 
 
 def kv_fingerprints(prefixes: np.ndarray, places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
-    """Derive the content of each layer and part from prefix fingerprints ``(n,)``: int64, ``(places, n)``."""
+    """Return the content of each layer and part for prefix fingerprints ``(n,)``: int64, ``(places, n)``."""
     return scatter(prefixes ^ _salts(places)).view(np.int64)
 
 
@@ -77,7 +77,7 @@ def _salts(places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
 
 
 def scatter(values: np.ndarray) -> np.ndarray:
-    """Mix uint64 values of any shape so that each input bit moves every output bit; a bijection."""
+    """Mix uint64 values of any shape by a bijection, so that each input bit affects every output bit."""
     mixed: np.ndarray = values >> _SHIFT_1
     mixed ^= values
     mixed *= _MIX_1
@@ -91,7 +91,7 @@ _HALF_OF_FLOAT32 = 16  # A bfloat16 is the upper half of a float32; of small who
 
 
 def bits_of(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Write whole numbers, int64 that the dtype holds exactly, as floats; return their bits, int32 or int16.
+    """Return the bits, int32 or int16, of floats that hold integers (int64) exactly.
 
     Cost: one to three passes: for the few numbers of a state a third of the way through torch.
     """
@@ -102,7 +102,7 @@ def bits_of(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def values_of(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return the whole numbers, as int64, that floats with these bits stand for; the inverse of `bits_of`."""
+    """Return the integers, as int64, of floats with these bits; the inverse of `bits_of`."""
     if dtype is torch.bfloat16:
         bits = bits.astype(np.int32) << _HALF_OF_FLOAT32
     floats: np.ndarray = bits.view(np.float16 if dtype is torch.float16 else np.float32)
@@ -110,7 +110,7 @@ def values_of(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 _FEW = 8
-"""Up to so many tokens one after the other are faster than pairwise: for 4 of them 8 us, and not 17."""
+"""The number of tokens up to which single steps are faster than pairwise ones: 8 us for 4, not 17."""
 
 
 class Recurrence:
@@ -130,7 +130,7 @@ class Recurrence:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Recurrence]) -> Recurrence:
-        """Join recurrences into one over all elements, since one pass is twice as fast as one for each."""
+        """Join recurrences into one over all elements, whose single pass takes half the time."""
         joined = cls.__new__(cls)
         joined._prime = np.concatenate([np.full(part.elements, part._prime) for part in parts])
         joined._salts = np.concatenate([part._salts for part in parts])
@@ -192,7 +192,7 @@ class Recurrence:
 EXACT_PRIMES: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 16_777_213, torch.float16: 2_039, torch.bfloat16: 251}
 )
-"""For each dtype the largest prime up to which it holds every whole number."""
+"""For each dtype the largest prime up to which it holds every integer."""
 
 
 class RecurrentStates:
@@ -221,7 +221,7 @@ class RecurrentStates:
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """A sequence computed without a cache, over all buffers of states, which lie side by side."""
+    """A sequence computed without a cache, over the side-by-side elements of all state buffers."""
 
     inputs: np.ndarray  # what each token adds, (n, elements)
     bits: tuple[np.ndarray, ...]  # of each buffer, as integers: (layers, n + 1, elements of a layer)

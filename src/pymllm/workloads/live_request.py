@@ -1,4 +1,4 @@
-"""The state of a request between its arrival and its end, and of requests that decode together."""
+"""The state of a request from its arrival to its end, and of requests that decode together."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class LiveSequence(ABC):
 
     @property
     def namespace(self) -> str | int | None:
-        """The namespace on which the contents of the request depend, besides its tokens."""
+        """The namespace that determines the contents of the request, besides its tokens."""
         return self.request.namespace
 
     @property
     @abstractmethod
     def hit_tokens(self) -> int:
-        """Prompt tokens that the cache has served at the last admission."""
+        """The number of prompt tokens that the cache provided at the last admission."""
 
     @property
     @abstractmethod
     def stateless_tokens(self) -> int:
-        """Cached tokens of KV beyond the hit, useless for want of a state; 0 without states."""
+        """Cached KV tokens beyond the hit, unusable for lack of a state; 0 without states."""
 
     @property
     def tokens(self) -> np.ndarray:
-        """Tokens that need KV, shape ``(final_length,)``, uint32; expanded at first use."""
+        """The tokens that need KV, shape ``(final_length,)``, uint32; computed at first use."""
         if self._tokens is None:
             self._tokens = self._expand()
         return self._tokens
@@ -83,7 +83,7 @@ class LiveSequence(ABC):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest(LiveSequence):
-    """A request with its row, its own slots, and its hold in the cache.
+    """A request with its row, its own slots, and its hold on the cache.
 
     ::
 
@@ -110,16 +110,16 @@ class LiveRequest(LiveSequence):
 
     @property
     def hit_tokens(self) -> int:
-        """Tokens of the held prefix."""
+        """The number of tokens in the held prefix."""
         return self.held_length
 
     @property
     def stateless_tokens(self) -> int:
-        """Tokens whose KV was cached beyond the held prefix."""
+        """The number of tokens whose KV was cached beyond the held prefix."""
         return max(0, self.branching_length - self.held_length)
 
     def key(self, length: int) -> RadixKey:
-        """Name the first ``length`` tokens in the request's namespace, without a copy."""
+        """Return the key of the first ``length`` tokens in the request's namespace, without a copy."""
         return RadixKey(self.tokens[:length], self.request.namespace)
 
     def forget_memory(self) -> None:
@@ -131,7 +131,7 @@ class LiveRequest(LiveSequence):
 
 @dataclass(slots=True, eq=False)
 class BlockRequest(LiveSequence):
-    """A request with its count of cached tokens; the context has its blocks.
+    """A request with its count of cached tokens; its blocks are in the context.
 
     A context has no namespaces. So the tokens of a request that has one are masked by it, and it shares
     nothing with equal prompts of others.
@@ -149,17 +149,17 @@ class BlockRequest(LiveSequence):
 
     @property
     def hit_tokens(self) -> int:
-        """Prompt tokens that were not computed again."""
+        """The number of prompt tokens that were not computed again."""
         return self.resumed_tokens
 
     @property
     def stateless_tokens(self) -> int:
-        """Prompt tokens that were computed again although their KV was cached."""
+        """The number of prompt tokens that were computed again although their KV was cached."""
         return self.cached_tokens - self.resumed_tokens
 
     @property
     def prompt_tokens(self) -> np.ndarray:
-        """Tokens that a context computes as prompt: after a retraction, what was produced too."""
+        """The number of tokens computed as prompt, which after a retraction include produced ones."""
         return self.tokens[: self.prompt_length]
 
     @property
@@ -168,7 +168,7 @@ class BlockRequest(LiveSequence):
         return self.length >= self.prompt_length
 
     def token_after(self, length: int) -> int:
-        """Return the token that the model chooses after ``length`` tokens; 0 for the last, never read."""
+        """Return the token that the model chooses after ``length`` tokens; 0 for the last, unused one."""
         return int(self.tokens[length]) if length < self.final_length else 0
 
     def forget_memory(self) -> None:
@@ -188,7 +188,7 @@ class BlockRequest(LiveSequence):
 
 
 class DecodeBatch:
-    """Requests in decode, oldest joined first, with their numbers in columns of int64, shape ``(n,)``.
+    """The requests in decode, in order of joining, with their numbers in int64 columns of shape ``(n,)``.
 
     While a request is in the batch, these are true and not the fields of its `LiveRequest`; `remove` writes
     them back.
@@ -219,7 +219,7 @@ class DecodeBatch:
         self.requests.append(live)
 
     def remove(self, leaving: Iterable[LiveRequest]) -> None:
-        """Take requests out, and write their numbers back to them."""
+        """Remove requests, and write their numbers back to them."""
         self.write_back()
         gone = set(map(id, leaving))
         stays = [at for at, live in enumerate(self.requests) if id(live) not in gone]
@@ -232,12 +232,12 @@ class DecodeBatch:
             _, live.length, live.last_slot, live.released_length, _ = column
 
     def crossing(self) -> np.ndarray:
-        """List the places in the batch, ascending, of requests whose next token begins a new page."""
+        """Return the batch indices, ascending, of requests whose next token begins a new page."""
         places: np.ndarray = (self.lengths % self._page_size == 0).nonzero()[0]
         return places
 
     def step(self, new_slots: np.ndarray) -> np.ndarray:
-        """Give every request one more token; return their slots, shape ``(n,)``, int64.
+        """Advance every request by one token; return the slots, shape ``(n,)``, int64.
 
         ``new_slots`` has the first slot of a fresh page for each that is `crossing`; others follow within a
         page (law A3).
@@ -249,7 +249,7 @@ class DecodeBatch:
         return self.last_slots
 
     def headroom(self, steps: int) -> int:
-        """Count the tokens, in whole new pages, that the batch will allocate in the next ``steps`` steps."""
+        """Return the number of tokens, in whole new pages, that the batch will need in ``steps`` steps."""
         wanted = np.minimum(self.remaining, steps)
         beyond = np.maximum(wanted - -self.lengths % self._page_size, 0)
         return int(-(-beyond // self._page_size).sum()) * self._page_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def peak_rss_bytes(platform: str) -> int | None:
-    """Return the peak resident bytes of this process; ``None`` on ``win32``, which does not tell."""
+    """Return the peak resident bytes of this process; ``None`` on ``win32``, which does not report them."""
     if platform == "win32":
         return None
     import resource

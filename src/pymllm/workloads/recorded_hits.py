@@ -1,4 +1,4 @@
-"""A count of requests by how the hits of a recorded server compare with those of a replay."""
+"""Counts of requests by whether a recorded server hit more or fewer tokens than a replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pymllm.workloads.request import Request
 
 @dataclass(slots=True)
 class RecordedHits:
-    """Counts of requests of which the cached tokens were recorded, by how these compare with a replay's.
+    """Counts of requests with recorded cached tokens, by comparison with a replay's hits.
 
     - ``requests``: Those of which they were recorded; the rest counts nothing.
     - ``recorded_tokens``, ``replayed_tokens``: What the server found cached of them, and what the replay did.
@@ -28,7 +28,7 @@ class RecordedHits:
     more: int = 0
 
     def add(self, request: Request, hit_tokens: int) -> None:
-        """Compare a request's recorded tokens with those that a replay has found."""
+        """Compare a request's recorded cached tokens with the hits of a replay."""
         recorded, size = request.cached_tokens, request.block_tokens
         if recorded is None:
             return

@@ -1,4 +1,4 @@
-"""One request of a workload: lengths, arrival, the blocks of its prompt, and what it waits for."""
+"""A request of a workload: its lengths, arrival, prompt blocks, and the requests it waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTPUT_STRIDE = 2_654_435_761
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt given as block ids, and how many tokens to produce after it; out of bounds is a `ValueError`.
+    """A prompt as block ids, and the number of tokens to produce; invalid values raise `ValueError`.
 
     Equal ids at equal leading positions are a shared prefix, except of different namespaces, which share
     nothing. A request with ``wait_for`` arrives once all of those have ended: ``delay_ms`` after the last of
@@ -80,11 +80,11 @@ class Request:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the tokens of its blocks can be told apart: whether `prompt` can name them."""
+        """Whether the block ids are small enough for `prompt` to give each block tokens of its own."""
         return (max(self.block_ids) + 1) * self.block_tokens <= OUTPUT_TOKEN_BASE
 
     def prompt(self) -> np.ndarray:
-        """Expand the prompt's blocks to uint32: block ``b`` is ``b * block_tokens`` and those after it."""
+        """Return the prompt's tokens, uint32: block ``b`` has ``b * block_tokens`` and those after it."""
         if not self.has_tokens:
             raise ValueError(
                 f"block_ids run to {max(self.block_ids)}; with blocks of {self.block_tokens} tokens an "
@@ -97,7 +97,7 @@ class Request:
         return tokens.reshape(-1)[: self.prompt_length]
 
     def output(self) -> np.ndarray:
-        """Name the tokens that this request produces: uint32, all at or above `OUTPUT_TOKEN_BASE`.
+        """Return the tokens that the request produces: uint32, all at or above `OUTPUT_TOKEN_BASE`.
 
         They depend on ``request_id`` only, and the first one differs between any two requests: as in a
         recorded trace, nobody else's prompt contains an output token.

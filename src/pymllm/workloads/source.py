@@ -1,4 +1,4 @@
-"""Where the engine's choices come from: a trace, a seeded generator, or a searcher's draws.
+"""The sources of an engine's choices: a trace, a seeded generator, or a search.
 
 The engine decides nothing that a workload could decide differently. So a replay, a Hypothesis machine and a
 soak drive one and the same engine.
@@ -15,20 +15,20 @@ from pymllm.workloads.request import Request
 
 
 class Stage(enum.Enum):
-    """A point of a request's life at which it may be aborted (law E3)."""
+    """A stage of a request's life at which it may be aborted (law E3)."""
 
     QUEUED = "queued"
-    """It waits, for the first time or after a retraction, and owns nothing."""
+    """The request waits, for the first time or after a retraction, and owns no memory."""
     HELD = "held"
-    """Its cached prefix is matched and held, nothing is allocated yet."""
+    """The request's cached prefix is held, and no memory is allocated yet."""
     PREFILL = "prefill"
-    """It stands between two chunks of its prompt."""
+    """The request is between two chunks of its prompt."""
     DECODE = "decode"
-    """Its prompt is computed and at least one output token is still to come."""
+    """The request's prompt is computed, and at least one output token is still to come."""
 
 
 class Source(Protocol):
-    """The choices that the engine leaves open.
+    """The interface of a source of requests and of choices that the engine leaves open.
 
     The engine asks in an order that depends on earlier answers only: a deterministic source makes a
     deterministic run.
@@ -36,23 +36,23 @@ class Source(Protocol):
 
     @property
     def may_abort(self) -> bool:
-        """Tell whether `abort` can ever return true; if not, the engine does not ask."""
+        """Whether `abort` can ever return true; otherwise the engine does not call it."""
 
     def next_request(self) -> Request | None:
-        """Return the next request in order of arrival, or ``None`` where there is none (now)."""
+        """Return the next request in order of arrival, or ``None`` if there is none (now)."""
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Decide whether the request is aborted at this stage."""
+        """Tell whether to abort a request at this stage."""
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Choose the highest number of tokens of the next prefill chunk, ``1 .. limit``."""
+        """Return the most tokens for the next prefill chunk, ``1 .. limit``."""
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose the request to retract, among live request ids in order of arrival, never empty."""
+        """Return the request to retract, among live request ids in order of arrival."""
 
 
 class TraceSource:
-    """Requests in order of arrival, read lazily: none aborted, chunks whole, the youngest retracted."""
+    """Requests in order of arrival, read lazily; none is aborted, and the youngest is retracted."""
 
     may_abort = False
 
@@ -68,16 +68,16 @@ class TraceSource:
         return False
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Allow the whole ``limit``."""
+        """Return the whole ``limit``."""
         return limit
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose the youngest request, so that the oldest always progresses."""
+        """Return the youngest request, so that the oldest always progresses."""
         return candidates[-1]
 
 
 class RandomSource:
-    """Seeded random requests that share prefixes, are aborted anywhere, and prefill in odd chunks.
+    """Random requests from a seed that share prefixes, may be aborted, and prefill in odd chunks.
 
     Prompts diverge at multiples of ``block_tokens``; few distinct ids (``alphabet``) make shared prefixes
     common. Some arrive together, others after ``mean_gap_ms`` on average, and each question of an abort says
@@ -112,11 +112,11 @@ class RandomSource:
 
     @property
     def may_abort(self) -> bool:
-        """Tell whether the chance of an abort is above zero."""
+        """Whether the chance of an abort is above zero."""
         return self._abort_chance > 0
 
     def next_request(self) -> Request | None:
-        """Make a request that often shares an earlier one's beginning, or ``None`` after the last."""
+        """Return a request that often shares an earlier one's beginning, or ``None`` after the last."""
         if self._made == self._left:
             return None
         draw = self._random
@@ -144,13 +144,13 @@ class RandomSource:
         return ids
 
     def abort(self, request_id: int, stage: Stage) -> bool:
-        """Abort with the given chance, at any stage."""
+        """Return true with the given chance, at any stage."""
         return self._random.random() < self._abort_chance
 
     def chunk_limit(self, request_id: int, limit: int) -> int:
-        """Allow the whole limit or an odd piece, with equal chance."""
+        """Return the whole limit or an odd part of it, with equal chance."""
         return limit if self._random.random() < 0.5 else self._random.randint(1, limit)
 
     def retract_victim(self, candidates: Sequence[int]) -> int:
-        """Choose any request at random."""
+        """Return a random request."""
         return self._random.choice(candidates)

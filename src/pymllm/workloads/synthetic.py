@@ -1,4 +1,4 @@
-"""Named workloads that need no file: each is a seed away, and each stresses something of its own.
+"""Named workloads generated from a seed, each of which stresses a different behaviour of caches.
 
 A generator yields requests for ever, in order of arrival; the first n of a longer run are the n of a shorter
 one. Nothing but the standard library's seeded generator decides. What a request outputs is unique to it, so
@@ -22,18 +22,18 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of a prompt: its blocks as in `Request`, the last may be partial, and its length in tokens."""
+    """The text of a prompt: its blocks as in `Request`, perhaps a partial last one, and its length."""
 
     block_ids: tuple[int, ...]
     length: int
 
 
 EMPTY_TEXT = Text((), 0)
-"""Where every text begins."""
+"""The empty text, from which every text is extended."""
 
 
 class PromptWriter:
-    """Writes texts of fresh blocks, and requests with ids from 0; ``draw`` is the only source of chance.
+    """A writer of texts from new blocks, and of requests with ids from 0; all chance is in ``draw``.
 
     The workload's name is mixed with the seed, so that two workloads of one seed are not in step.
     """
@@ -45,7 +45,7 @@ class PromptWriter:
         self._request_ids = itertools.count()
 
     def extend(self, text: Text, tokens: int) -> Text:
-        """Append tokens: first the rest of a partial block, then fresh blocks.
+        """Append tokens: first those that complete a partial block, then new blocks.
 
         Two extensions of one text share its rest of a partial block, and nothing after that.
         """
@@ -58,7 +58,7 @@ class PromptWriter:
     def request(
         self, arrival_ms: float, text: Text, output_length: int, namespace: str | int | None = None
     ) -> Request:
-        """Make the next request from a text that is not empty; its arrival is rounded to microseconds."""
+        """Return the next request with a non-empty text; its arrival is rounded to microseconds."""
         return Request(
             request_id=next(self._request_ids),
             arrival_ms=round(arrival_ms, 3),
@@ -71,7 +71,7 @@ class PromptWriter:
 
 
 class Agenda(Generic[_Entry]):
-    """The events to come: taken out in order of time, then of entry; ``first`` happens at 0."""
+    """A queue of events, removed in order of time and then of entry; ``first`` happens at 0."""
 
     def __init__(self, first: _Entry) -> None:
         self._count = itertools.count()
@@ -89,7 +89,7 @@ class Agenda(Generic[_Entry]):
 
 
 def long_tailed(draw: random.Random, mean: int, most: int) -> int:
-    """Draw in ``1 .. most`` mostly small numbers, and now and then one far above the mean, about ``mean``."""
+    """Draw from ``1 .. most``: mostly small numbers, a few far above the mean, which is ``about``."""
     return 1 + min(int(draw.expovariate(1 / mean)), most - 1)
 
 
@@ -101,7 +101,7 @@ _LOOKALIKES = (None, "1", 1, "a")
 
 
 def adversarial(seed: int, capacity: int) -> Iterator[Request]:
-    """Attack: prompts made to meet the edges of pages, of nodes and of the pool.
+    """Generate prompts that hit the edges of pages, of nodes and of the pool.
 
     Six attacks take turns at random, several of them at one instant, so that equal prompts run side
     by side and memory runs out inside a request:
@@ -150,12 +150,12 @@ class _Attacks:
         )
 
     def part_at_edges(self) -> list[_Prompt]:
-        """Send prompts that leave the trunk beside a page edge, with a tail of about a page."""
+        """Send prompts that leave the trunk near a page edge, with a tail of about a page."""
         tail = self._draw.choice(_PAGES) + self._draw.choice(_NEAR)
         return [(self._writer.extend(self._trunk_until(self._near_edge()), tail), None)]
 
     def twins(self) -> list[_Prompt]:
-        """Send the trunk's head twice, the second time with one token changed in its last page, or none."""
+        """Send the trunk's beginning twice, the second time perhaps with one other token in its last page."""
         length = self._near_edge()
         head = self._trunk_until(length)
         last_page = (length - 1) // min(_PAGES) * min(_PAGES)
@@ -164,7 +164,7 @@ class _Attacks:
         return [(head, None), (twin, None)]
 
     def equal_fronts(self) -> list[_Prompt]:
-        """Send prompts that share the first page only, or everything but the first token."""
+        """Send prompts that share only the first page, or everything except the first token."""
         length = self._near_edge()
         if self._draw.random() < 0.5:
             return [(self._with_fresh_token(self._trunk_until(length), 0), None)]
@@ -172,7 +172,7 @@ class _Attacks:
         return [(self._writer.extend(front, self._draw.randint(1, length)), None) for _ in range(3)]
 
     def namespaces(self) -> list[_Prompt]:
-        """Send equal tokens in three namespaces that look alike."""
+        """Send equal tokens in three namespaces with similar names."""
         head = self._trunk_until(self._near_edge())
         return [(head, namespace) for namespace in self._draw.sample(_LOOKALIKES, 3)]
 
@@ -181,7 +181,7 @@ class _Attacks:
         return [(next(self._cycle), None)]
 
     def extremes(self) -> list[_Prompt]:
-        """Send a prompt of one token, or one time in twenty a prompt larger than the pool."""
+        """Send a prompt of one token or, one time in twenty, a prompt larger than the pool."""
         return [(self._giant if self._draw.random() < 0.05 else self._draw.choice(self._single), None)]
 
     def _near_edge(self) -> int:
@@ -201,7 +201,7 @@ _DECODE_MS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named endless generator, with the pool size at which it shows both hits and evictions."""
+    """A named endless generator of requests, with the pool size that shows both hits and evictions."""
 
     name: str
     summary: str
@@ -210,7 +210,7 @@ class Workload:
 
 
 def make_requests(name: str, requests: int, *, seed: int = 0, capacity: int | None = None) -> list[Request]:
-    """Make the first requests of a named workload, in order of arrival; their ids count from 0.
+    """Return the first requests of a named workload, in order of arrival, with ids from 0.
 
     ``capacity`` are the slots of the pool that they will meet, the workload's own if ``None``; only
     ``adversarial`` looks.
@@ -225,7 +225,7 @@ def make_requests(name: str, requests: int, *, seed: int = 0, capacity: int | No
 
 
 def chat(seed: int) -> Iterator[Request]:
-    """Talk: many conversations at once, each prompt the whole conversation so far plus a new message.
+    """Generate many parallel conversations, in which each prompt is the conversation so far plus a message.
 
     Stresses growing prefixes (every turn extends a path that an earlier turn cached), conversations
     that come back after a pause in which their tail may have been evicted, and four system prompts
@@ -250,7 +250,7 @@ def chat(seed: int) -> Iterator[Request]:
 
 
 def agent(seed: int) -> Iterator[Request]:
-    """Work with tools: quick loops over a long shared prompt, with branches and retries.
+    """Generate agents with tools: quick loops over a long shared prompt, with branches and retries.
 
     Stresses deep paths that grow in small steps with no pause, several live requests that hold the same path
     (sub-agents branch from one history), splits where branches part, and dead ends: a retry goes back a few
@@ -283,7 +283,7 @@ def agent(seed: int) -> Iterator[Request]:
 
 
 def shared_prompt(seed: int) -> Iterator[Request]:
-    """Serve many users of few system prompts, some of which are asked far more often (Zipf).
+    """Generate requests of many users with few system prompts of very unequal popularity (Zipf).
 
     Stresses wide fan-out below one node, many small leaves that are never asked for again beside few long
     paths that are, and an eviction order that must keep the hot prompts and let the cold go. A prompt is one
@@ -317,4 +317,4 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         )
     }
 )
-"""Every named workload, by its name."""
+"""The named workloads, by name."""

@@ -1,4 +1,4 @@
-"""Programs in any language as adapters: operations and outcomes as lines of JSON (docs/protocol.md)."""
+"""Adapters that are programs in any language, which exchange lines of JSON (docs/protocol.md)."""
 
 from __future__ import annotations
 

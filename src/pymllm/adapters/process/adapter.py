@@ -1,4 +1,4 @@
-"""A program in any language as an adapter: ``command:PROGRAM ARGS`` where an adapter is named."""
+"""The adapter for a program in any language, named as ``command:PROGRAM ARGS``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pymllm.history.spans import nodes_and_holds_of, spans_of, steps_of
 from pymllm.text_file import cut
 
 _KEPT = 4
-"""Of one command: a program that is examined, and those beside which it is run again."""
+"""The number of idle programs kept per command: one under examination, and those for reruns."""
 
 
 class _Shelf:
-    """The idle programs of this process; after a fork, the child begins with none."""
+    """The idle programs of this process; a forked child begins without any."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -43,18 +43,18 @@ def _own_shelf() -> _Shelf:
 
 
 def _key(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the key of a command, with the working folder, since a command may name a program there."""
+    """Return the key of a command with the working folder, since programs may be named relative to it."""
     return os.getcwd(), *command
 
 
 def lend(name: str, command: Sequence[str]) -> Conversation:
-    """Return a program that has introduced itself, an idle one if any; raises as `Conversation`."""
+    """Return a program that has introduced itself, idle or new; raise errors as `Conversation`."""
     idle = _own_shelf().idle[_key(command)]
     return idle.pop() if idle else Conversation(name, command)
 
 
 def take_back(conversation: Conversation, command: Sequence[str]) -> None:
-    """Keep an idle program, unless it is closed or enough programs are kept.
+    """Keep a program as idle, unless it is closed or enough are kept.
 
     In the folder in which it was lent, or it is taken for another one's.
     """
@@ -81,11 +81,11 @@ _SEED = 0
 _SAID = 400  # characters of a program's own words in a violation
 _NODE_GIVERS = (Match, Insert, Lock)
 _BATCH = 64
-"""Operations said at once; two batches are on their way, so that both sides have something to do."""
+"""The number of operations sent at once; with two batches in transit both sides stay busy."""
 
 
 class ProcessAdapter(BaseAdapter):
-    """The adapter of an implementation behind a program; `load_command` makes the classes that can be built.
+    """The adapter of an implementation behind a program; `load_command` makes concrete classes.
 
     Closing one keeps the program for the next: a `Start` is all that lies between two of them. After that the
     `conversation` may be somebody else's.
@@ -110,7 +110,7 @@ class ProcessAdapter(BaseAdapter):
     # -- one by one --------------------------------------------------------------------------------------
 
     def apply(self, step: int, operation: Operation) -> Outcome:
-        """Let the program carry an operation out, and wait for the answer."""
+        """Have the program carry out an operation, and wait for the result."""
         if self._is_foreign(operation) or self._is_about_nothing(operation):
             return Outcome(Unsupported(name_of(type(operation))))
         self._check_steps(operation, {})
@@ -122,7 +122,7 @@ class ProcessAdapter(BaseAdapter):
         return type(operation) not in OPERATIONS_OF[self.kind]
 
     def _is_about_nothing(self, operation: Operation) -> bool:
-        """Tell whether an operation names a step that was unsupported."""
+        """Tell whether an operation refers to a step that was unsupported."""
         return bool(self._unsupported) and any(step in self._unsupported for step in steps_of(operation))
 
     def _asked(self, step: int, operation: Operation) -> Asked:
@@ -133,7 +133,7 @@ class ProcessAdapter(BaseAdapter):
         return Asked(step, plain, self._clock)
 
     def _keep(self, step: int, outcome: Outcome) -> Outcome:
-        """Remember the results that later steps may name."""
+        """Store the results to which later steps may refer."""
         result = outcome.result
         if isinstance(result, Unsupported):
             self._unsupported.add(step)
@@ -146,7 +146,7 @@ class ProcessAdapter(BaseAdapter):
         return outcome
 
     def _check_steps(self, operation: Operation, open_steps: Mapping[int, type]) -> None:
-        """Refuse an operation that names a node or hold that no step gave, nor an unanswered one may give."""
+        """Raise an error for an operation on a node or hold that no earlier step can have returned."""
         nodes, holds = nodes_and_holds_of(operation)
         for node in nodes:
             is_given = node in self._nodes or node in self._holds
@@ -159,7 +159,7 @@ class ProcessAdapter(BaseAdapter):
     # -- many at once ------------------------------------------------------------------------------------
 
     def apply_many(self, steps: Iterable[tuple[int, Operation]]) -> Iterator[Outcome]:
-        """Let the program carry operations out, many sent before their answers come; yield the outcomes.
+        """Have the program carry out operations, many sent before their results arrive; yield the outcomes.
 
         What names slots of a step waits for its answer; what names what was not given is a `ProgramError`.
         Nothing is judged here: which ones follow from which is up to the caller.
@@ -205,7 +205,7 @@ class ProcessAdapter(BaseAdapter):
     # -- the rest ----------------------------------------------------------------------------------------
 
     def audit(self) -> Sequence[str]:
-        """Let the program walk itself from inside, if it offers that."""
+        """Have the program audit its internal state, if it offers that."""
         if not self.conversation.program.audits:
             return ()
         audited = self.conversation.audit()
@@ -218,7 +218,7 @@ class ProcessAdapter(BaseAdapter):
         return audited.laws
 
     def close(self) -> None:
-        """Keep the program for the next adapter; a closed one has ended before."""
+        """Keep the program for the next adapter, unless it has ended."""
         if not self._is_closed:
             self._is_closed = True  # from now on it may be somebody else's
             take_back(self.conversation, self.COMMAND)

@@ -1,4 +1,4 @@
-"""A child program, and the lines exchanged with it, with a limit on all waiting.
+"""A child program, and the lines exchanged with it within a time limit.
 
 Reading and writing never block: while an answer is awaited, what is left to be said goes out, and whatever
 the program writes to its standard error is taken in, so that no full pipe can stop both sides.
@@ -31,11 +31,11 @@ VERDICTS: Final[dict[str, str]] = {
     "gave-up": "reported that it cannot go on",
     "foreign": "speaks a version of the protocol that pymllm does not know",
 }
-"""By the word that stands in the message and in documents."""
+"""Verdicts on a failed conversation, by the word in messages and documents."""
 
 
 KEPT_LINES: Final = 50
-"""So many lines of the conversation are kept, and so many of the standard error."""
+"""The numbers of lines kept, of the conversation and of the standard error."""
 
 _SHOWN = 2_000  # characters of one line
 _ERROR_BYTES = 2**16
@@ -53,15 +53,15 @@ class Transcript:
         self._count = 0
 
     def sent(self, line: bytes) -> None:
-        """Note a line sent to the program."""
+        """Record a line sent to the program."""
         self._note(">", line)
 
     def received(self, line: bytes) -> None:
-        """Note a line, or the beginning of a line, that the program wrote."""
+        """Record a line, or the beginning of one, that the program wrote."""
         self._note("<", line)
 
     def heard(self, data: bytes) -> None:
-        """Note output on the program's standard error."""
+        """Record output on the program's standard error."""
         self._errors = (self._errors + data)[-_ERROR_BYTES:]
 
     def _note(self, mark: str, line: bytes) -> None:
@@ -87,12 +87,12 @@ def _readable(line: bytes) -> str:
 
 _CHUNK = 2**16
 _SLICES = 10
-"""A wait is cut into so many: of the time in which this process is stopped only one counts."""
+"""The number of slices of a wait, so that suspending this process uses up one slice only."""
 _FAREWELL = 1.0  # seconds that a program has to end by itself, or for its end to be seen
 
 
 class ChannelError(Exception):
-    """The program gives no line, for the reason of one of the `VERDICTS`."""
+    """Raised when the program sends no line, with one of the `VERDICTS` as the reason."""
 
     def __init__(self, verdict: str, message: str) -> None:
         super().__init__(verdict, message)
@@ -101,7 +101,7 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """A started program and its pipes, with a `transcript`; `OSError` where it cannot be started."""
+    """A started program with its pipes and a `transcript`; `OSError` if it cannot be started."""
 
     def __init__(self, command: Sequence[str], line_limit: int) -> None:
         self.transcript = Transcript()
@@ -143,7 +143,7 @@ class Channel:
     # -- speaking ----------------------------------------------------------------------------------------
 
     def send(self, lines: Sequence[bytes]) -> None:
-        """Send some lines, each with its end; `receive` sends the rest that does not fit into the pipe."""
+        """Send lines with their newlines; `receive` sends the part that does not fit into the pipe."""
         for line in lines:
             self.transcript.sent(line)
         self._unsent += b"".join(lines)
@@ -165,7 +165,7 @@ class Channel:
     # -- listening ---------------------------------------------------------------------------------------
 
     def receive(self, seconds: float | None) -> bytes:
-        """Return the next line without the newline; `ChannelError` after a limit of seconds, if given."""
+        """Return the next line without its newline; raise `ChannelError` after a limit of seconds."""
         if not self._lines:
             self._await_line(seconds)
         line = self._lines.popleft()
@@ -227,7 +227,7 @@ class Channel:
     # -- the end -----------------------------------------------------------------------------------------
 
     def _describe_end(self) -> ChannelError:
-        """Describe how the program ended, after the end of its standard output."""
+        """Return words for how the program ended, after the end of its standard output."""
         where = ""
         if self._part:
             self.transcript.received(bytes(self._part))
@@ -243,7 +243,7 @@ class Channel:
         return ChannelError(verdict, f"ended with status {status}{where} before it answered")
 
     def _drain_errors(self) -> None:
-        """Read the rest of the program's standard error; its child processes may keep the pipe open."""
+        """Read the rest of the program's standard error, which child processes may keep open."""
         with suppress(BlockingIOError):
             while data := os.read(self._stderr, _CHUNK):
                 self.transcript.heard(data)
@@ -258,7 +258,7 @@ class Channel:
         return ChannelError("hung", f"gave no answer within {seconds or 0:g} s{said} {hint}")
 
     def finish(self, last_line: bytes) -> int | None:
-        """Send a last line and wait for the end; return the exit status, ``None`` after a kill."""
+        """Send a last line and wait for the end; return the exit status, or ``None`` after a kill."""
         self.send([last_line])
         deadline = time.monotonic() + _FAREWELL
         while self._unsent and time.monotonic() < deadline:
@@ -272,7 +272,7 @@ class Channel:
         return status
 
     def end(self) -> None:
-        """End the program at once with all that it has started; a second call does nothing."""
+        """End the program and all its child processes at once; a second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -286,7 +286,7 @@ class Channel:
 
 
 def open_channel(name: str, command: Sequence[str], line_limit: int) -> Channel:
-    """Start a program for the adapter ``name``, an `AdapterError` where it cannot be started."""
+    """Start a program for the adapter ``name``; raise `AdapterError` if it cannot be started."""
     try:
         return Channel(command, line_limit)
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError

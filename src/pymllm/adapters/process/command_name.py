@@ -1,4 +1,4 @@
-"""The name of a program in place of an adapter: ``command:PROGRAM ARGS``."""
+"""The form ``command:PROGRAM ARGS``, which names a program as an adapter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from pymllm.errors import UsageError
 
 PREFIX = "command:"
-"""What the name of such an adapter begins with."""
+"""The beginning of such a name."""
 
 
 def split_command(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The protocol between this process and a program: questions, expected answers, and errors."""
+"""The protocol between this process and an adapter program: requests, expected replies, and errors."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from pymllm.oracle.laws import find_audit_fault
 from pymllm.text_file import cut
 
 SHARE = 0.9
-"""Of the limit of a call: a program that hangs is found, and what it said is kept, before the alarm rings."""
+"""The share of a call's time limit for one reply, so that a hanging program is found in time."""
 
 _DEFAULT = 30.0
 
 
 class _Limit:
-    """The time limit of calls in this process, which has only one alarm."""
+    """The time limit of calls in this process, which has only one alarm timer."""
 
     seconds = _DEFAULT
 
 
 @contextmanager
 def answer_limit(seconds: float) -> Iterator[None]:
-    """Limit each call of an adapter in the block; an answer may take a `SHARE` of it; 0 for no limit."""
+    """Limit the time of adapter calls in a ``with`` block, a reply to a `SHARE` of it; 0 means no limit."""
     before, _Limit.seconds = _Limit.seconds, seconds
     try:
         yield
@@ -57,18 +57,18 @@ def answer_limit(seconds: float) -> Iterator[None]:
 
 
 def seconds_per_answer() -> float | None:
-    """Return the time for one answer; ``None`` without a limit."""
+    """Return the time limit for one reply; ``None`` without a limit."""
     return _Limit.seconds * SHARE or None
 
 
 Kind = TypeVar("Kind")
 
 _SAID = 400
-"""Most characters of a program's own words in a message."""
+"""The greatest number of characters of a program's own words in a message."""
 
 
 class Asked(NamedTuple):
-    """One operation to send, as `write_operation` makes it, and the time for a program with a clock."""
+    """An operation to send, in the form of `write_operation`, and the time for a program with a clock."""
 
     step: int
     operation: dict[str, Any]
@@ -76,7 +76,7 @@ class Asked(NamedTuple):
 
 
 class Conversation:
-    """A conversation with one program that has introduced itself, as its `program` says.
+    """A conversation with one program that has introduced itself; `program` is that introduction.
 
     One that cannot be started is an `AdapterError`. Whatever else goes wrong, here and in every method, is a
     `ConversationError`, and the program was ended.
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def is_open(self) -> bool:
-        """Whether the program can still be asked."""
+        """Whether further requests can be sent to the program."""
         return not self._channel.is_closed
 
     def _introduce(self) -> Program:
@@ -110,14 +110,14 @@ class Conversation:
     # -- asking ------------------------------------------------------------------------------------------
 
     def start(self, config: Config, seed: int) -> frozenset[str]:
-        """Let the program make a new implementation; return its claims."""
+        """Have the program make a new implementation; return its claims."""
         with self._watched(f"start with {config}"):
             self._say([make_line(Start(dict(config), seed))])
             claimed = self._listen(Started).capabilities
         return frozenset(self.program.capabilities if claimed is None else claimed)
 
     def audit(self) -> Audited:
-        """Let the program walk its implementation from inside."""
+        """Have the program audit its implementation."""
         with self._watched("audit"):
             self._say([make_line(Audit())])
             audited = self._listen(Audited)
@@ -125,14 +125,14 @@ class Conversation:
             return audited
 
     def _check_laws(self, audited: Audited) -> None:
-        """Refuse an audit of laws that this kind does not have: nobody could say what it found."""
+        """Raise an error for an audit that names laws unknown for this kind."""
         named = (*audited.laws, *((audited.broken.law,) if audited.broken else ()))
         fault = find_audit_fault(self.program.kind, named)
         if fault is not None:
             raise ChannelError("garbled", f"its audit {fault}")
 
     def ask(self, batch: Sequence[Asked]) -> None:
-        """Send operations; only with the last one, tell the program that answers are awaited.
+        """Send operations, of which only the last makes the program flush its replies.
 
         `ProgramError` where a line would be longer than the limit: nothing was said.
         """
@@ -146,7 +146,7 @@ class Conversation:
             self._say(lines)
 
     def outcome_of(self, asked: Asked) -> Outcome:
-        """Receive the answer to the earliest operation without one."""
+        """Receive the outcome of the earliest operation that has none yet."""
         try:
             return self._take_outcome(asked)
         except BaseException as error:  # no context manager: that alone would take a tenth of the time
@@ -165,7 +165,7 @@ class Conversation:
         return told.outcome
 
     def finish(self) -> int | None:
-        """Say goodbye; return the exit status, ``None`` where the program had to be killed."""
+        """Send the last message; return the exit status, or ``None`` if the program had to be killed."""
         return self._channel.finish(make_line(Bye()))
 
     def end(self) -> None:
@@ -193,14 +193,14 @@ class Conversation:
 
     @contextmanager
     def _watched(self, what: str) -> Iterator[None]:
-        """End the program when an error leaves the block: half a conversation cannot be gone on with."""
+        """End the program if the ``with`` block raises an error, since the conversation cannot continue."""
         try:
             yield
         except BaseException as error:
             raise self._give_up(error, what) from None
 
     def _give_up(self, error: BaseException, what: str) -> BaseException:
-        """End the program, and return the error to raise for another."""
+        """End the program, and return the error to raise in place of another."""
         self._channel.end()
         if not isinstance(error, ChannelError):
             return error

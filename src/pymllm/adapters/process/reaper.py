@@ -1,4 +1,4 @@
-"""The reaper of this process's programs: a shell that ends them if the process dies before it can.
+"""A shell that ends the adapter programs of this process if the process dies without doing so.
 
 A program has a process group of its own, so that it can be ended with all that it has started. What ends this
 process from outside does not reach that group. The shell reads which groups there are from a pipe; the
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 MARK: Final = "PYMLLM_STARTED_BY"
-"""Variable of the environment that has the mark of the process at the top."""
+"""The environment variable with the mark of the outermost process."""
 
 # A daemon may start others while it is looked for, so that is done a few times.
 _SCRIPT = """
@@ -40,7 +40,7 @@ exit 0
 
 
 class Reaper:
-    """A shell beside this process that ends with it, and then ends every process group still noted.
+    """A shell beside this process that ends with it, and then ends every registered process group.
 
     With a mark it also ends every process that has it.
     """
@@ -66,21 +66,21 @@ class Reaper:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of programs started here: with the mark, or that of whoever started us."""
+        """The environment of programs started here, with this process's mark or an inherited one."""
         return {**os.environ, MARK: self.mark} if self.mark else dict(os.environ)
 
     def note(self, group: int) -> None:
-        """Add a process group to those that the reaper ends."""
+        """Register a process group to end."""
         self.groups.add(group)
         self._write(f"began {group}\n")
 
     def forget(self, group: int) -> None:
-        """Remove a process group: its number may be somebody else's from now on."""
+        """Remove a process group, whose number may be reused by others."""
         self.groups.discard(group)
         self._write(f"ended {group}\n")
 
     def end(self) -> None:
-        """Let the reaper end all groups now, and wait until it has."""
+        """Have the shell end all groups now, and wait for that."""
         self._pipe.close()
         self._shell.wait()
 
@@ -93,7 +93,7 @@ _reapers: list[Reaper] = []
 
 
 def the_reaper() -> Reaper:
-    """Return this process's reaper, started when it is first needed."""
+    """Return this process's reaper, which is started at the first call."""
     if not _reapers or not _reapers[-1].is_alive:
         mine = [old for old in _reapers if old.owner == os.getpid()]
         left = [group for old in mine for group in old.groups]
@@ -108,7 +108,7 @@ def the_reaper() -> Reaper:
 
 @atexit.register
 def end_reaper() -> None:
-    """End this process's reaper, once no more programs are started."""
+    """End this process's reaper, when no more programs will be started."""
     while _reapers:
         reaper = _reapers.pop()
         if reaper.is_alive:

@@ -1,4 +1,4 @@
-"""The operations and outcomes of histories as lines of JSON that give slots by their numbers.
+"""The operations and outcomes of histories as lines of JSON, with slots as numbers.
 
 A history names slots by the step that gave them, so that it runs anywhere. A program is told the numbers
 that it gave itself: what is a `Span` there is here a list of integers, or one integer where exactly one is
@@ -22,12 +22,12 @@ from pymllm.history.spans import span_fields_of
 from pymllm.text_file import TOO_DEEP, demand_strict, has_long_number
 
 _DEPTH = 8
-"""More than any message has of objects and lists inside each other."""
+"""A depth of nested objects and lists that no message reaches."""
 _CONTAINERS = (dict, list)
 
 
 def make_line(message: dict[str, Any] | Record) -> bytes:
-    """Write a message as a line of UTF-8 with its end; equal values give equal lines.
+    """Return a message as a UTF-8 line with its newline; equal values give equal lines.
 
     msgspec takes a quarter of the time of `json` (two lists of 64 numbers: 2 us, not 9).
     """
@@ -38,7 +38,7 @@ def make_line(message: dict[str, Any] | Record) -> bytes:
 
 
 def read_line(line: bytes) -> Any:
-    """Return the value of a line of JSON; `ValueError` says why a line is not JSON."""
+    """Return the value of a line of JSON; raise `ValueError` with the reason if it is not JSON."""
     try:
         plain = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -52,7 +52,7 @@ def read_line(line: bytes) -> Any:
 
 
 def _count_fields(plain: Any) -> int:
-    """Count the fields of a message and of the records inside it, but not deeper.
+    """Return the number of fields in a message and its nested records, up to a depth.
 
     Fewer than there are colons, and the line is looked at more closely: a name stands there twice, or a colon
     in a string, or something is too deep. To ask that takes less than a look at every value.
@@ -81,7 +81,7 @@ _UNSAID = "form"
 
 
 def write_operation(operation: Operation, numbers: Numbers) -> dict[str, Any]:
-    """Return an operation as plain data, ``op`` first; fields that have their default are left out.
+    """Return an operation as plain data, ``op`` first, without fields that have their default.
 
     ``numbers`` returns what spans name; not exactly one where one is meant is a `ProgramError`.
     """
@@ -104,7 +104,7 @@ def _one(span: Span, numbers: Numbers) -> int:
 
 
 def operations_schema() -> dict[str, Any]:
-    """Describe the plain data of every operation, told apart by ``op``."""
+    """Return the schema of every operation as plain data, distinguished by ``op``."""
     schema = schema_of(Operation)
     for kind, described in zip(typing.get_args(Operation), schema["oneOf"], strict=True):
         fields = described["properties"]

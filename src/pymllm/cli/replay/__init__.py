@@ -1,1 +1,1 @@
-"""The verbs that read traces, and replay them."""
+"""The commands that read and replay traces."""

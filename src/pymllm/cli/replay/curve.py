@@ -1,4 +1,4 @@
-"""``pymllm curve``: options in, table or JSON out. The work is in `pymllm.replay.curves`."""
+"""The command ``pymllm curve``, whose work is done by `pymllm.replay.curves`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODEL = {
 
 
 def _read_model(context: click.Context, param: click.Parameter, text: str | None) -> KvShape | None:
-    """Read a model that is named or described; its ``dtype`` becomes a parameter of the command."""
+    """Read a model given by name or by values; its ``dtype`` sets a parameter of the command."""
     if text is None:
         return None
     name, given = options.read_settings(text, _MODEL)
@@ -57,14 +57,14 @@ def _read_memory(context: click.Context, param: click.Parameter, text: str | Non
 
 
 def _read_capacity(value: str) -> int | str:
-    """Read tokens; bytes are left as they are, until the model is known."""
+    """Read a capacity in tokens; one in bytes stays as it is until the model is known."""
     return value if options.is_size(value) else options.tokens(value)
 
 
 def _capacities_of(
     asked: Sequence[int | str], memory: GpuMemory | None, shape: KvShape | None, dtype: str
 ) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Return capacities in tokens, and the numbers of GPUs of those that come from their memory."""
+    """Return capacities in tokens, with the numbers of GPUs for those derived from GPU memory."""
     in_bytes = next((it for it in asked if isinstance(it, str)), None)
     if shape is None and (in_bytes is not None or memory is not None):
         option = "--memory" if in_bytes is None else f"--capacity {in_bytes}"
@@ -90,7 +90,7 @@ _DISTANCE = options.whole(1, 2**30 - 1)
 def _read_checkpoints(
     context: click.Context, param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[tuple[Keeping, int], ...]:
-    """Read ``KIND=TOKENS``, each once."""
+    """Read ``KIND=TOKENS``, refusing repeats."""
     found = []
     for text in dict.fromkeys(texts):
         kind, _, tokens = text.partition("=")

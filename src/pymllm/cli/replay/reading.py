@@ -1,4 +1,4 @@
-"""Options that say how a trace is read, for every command that reads one."""
+"""The options by which commands read traces."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pymllm.traces.records import ReadOptions
 
 READING = ("format", "block_tokens", "turns", "lenient")
-"""The parameters of `trace_options`, as they are typed."""
+"""The typed parameters of `trace_options`."""
 
 _SETTINGS: dict[str, dict[str, Callable[[str], Any]]] = {
     "weka": {"nested-times": options.one_of(NESTED_TIMES), "conversations": options.whole(1, 65_536)},
     "applied-compute": {"conversations": options.whole(1, 65_536)},
     "text": {"tokenizer": str},
 }
-"""What a format can be told besides its name."""
+"""The settings that a format's name may carry."""
 _SETTINGS["auto"] = {key: read for settings in _SETTINGS.values() for key, read in settings.items()}
 
 
 def _read_format(context: click.Context, param: click.Parameter, text: str) -> str:
-    """Read how a trace is written; the settings of a format become parameters of the command."""
+    """Read the format of a trace; the format's settings set parameters of the command."""
     name = options.one_of(("auto", *TRACE_FORMATS))(text.partition(",")[0])
     _, given = options.read_settings(text, _SETTINGS.get(name, {}))
     context.params.update({"tokenizer": None, "nested_times": "auto", "conversations": 16, **given})
@@ -36,7 +36,7 @@ def _read_format(context: click.Context, param: click.Parameter, text: str) -> s
 
 
 def _read_turns(context: click.Context, param: click.Parameter, deltas: bool | None) -> str:
-    """Read what later turns of a session hold."""
+    """Read the content of later turns in a session."""
     return "ask" if deltas is None else "deltas" if deltas else "cumulative"
 
 
@@ -78,7 +78,7 @@ _OPTIONS = (
 
 
 class _Corrections(logging.Handler):
-    """Says what a lenient reader corrected; once a command, though one may read a trace twice."""
+    """A reporter of a lenient reader's corrections, once per command even if a trace is read twice."""
 
     def emit(self, record: logging.LogRecord) -> None:
         context, said = click.get_current_context(silent=True), record.getMessage()
@@ -94,14 +94,14 @@ _READER.propagate = False
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of `READING`, and the parameters that settings of a format become."""
+    """Add the options of `READING` to a command, with the parameters that formats' settings set."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def read_policies(names: Sequence[str], tokenizer: str | None) -> tuple[str, ...]:
-    """Return eviction policies as they are called here; one's own may lie in the working folder.
+    """Return eviction policies by this package's names; others are imported, also from the working folder.
 
     Names have hyphens; the one that a library spells with an underscore has that in JSON.
     """
@@ -119,7 +119,7 @@ def read_options(
     turns: str,
     lenient: bool,
 ) -> ReadOptions:
-    """Return the settings that the reading options come to; refuse an unknown tokenizer."""
+    """Return the settings from the reading options; refuse an unknown tokenizer."""
     from pymllm.traces.records import ReadOptions  # this needs NumPy; --help does without
     from pymllm.traces.text import find_tokenizer
 

@@ -1,4 +1,4 @@
-"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.replay.grid`."""
+"""The command ``pymllm replay``, whose work is done by `pymllm.replay.grid`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ITERATION = options.Amount(0.01, 86_400_000)
 
 
 def _read_caches(context: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Read the names of caches; the settings of one become parameters of the command."""
+    """Read the names of caches; the settings of a cache set parameters of the command."""
     names = []
     for text in texts:
         name = text.partition(",")[0]
@@ -169,7 +169,7 @@ def play_and_tell(
     executor: Executor | None,
     **chosen: Any,
 ) -> int:
-    """Replay the plans that the options of a verb ask for, print the results, and return the exit status."""
+    """Replay the plans that a command's options ask for, print the results, and return the exit status."""
     policies = _each_once("--eviction-policy", read_policies(eviction_policies, chosen["tokenizer"]))
     plans = [
         ReplayPlan(mode=mode, page_size=page_size, capacity=capacity, eviction_policies=policies, **chosen)
@@ -227,7 +227,7 @@ def play_and_tell(
 
 
 def _notes(result: Replayed | ReplayGrid) -> Iterator[str]:
-    """Say at which of several points a law broke, and the runs that an interrupt cut short or left out."""
+    """Yield the points where a law broke, and the runs that an interrupt ended or left out."""
     from pymllm.replay.grid import ReplayGrid
 
     if isinstance(result, ReplayGrid):
@@ -251,7 +251,7 @@ _Value = TypeVar("_Value", int, str)
 
 
 def _each_once(option: str, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    """Leave out values that were given before, perhaps in other words, and say so."""
+    """Return values without repeats, even in another spelling, and report these."""
     for value, times in Counter(values).items():
         if times > 1:
             complain(f"{option} {value} was given {times} times; it is replayed once")

@@ -1,4 +1,4 @@
-"""``pymllm replay-serial``: one request after another, through a cache and an allocator alone."""
+"""The command ``pymllm replay-serial``: a replay of requests one by one, without an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pymllm replay-server``: a trace, sent to a running server, beside what is predicted of its cache."""
+"""The command ``pymllm replay-server``: a trace sent to a running server, compared with predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HELD_MOST = 1_000_000
 _SHOWN = 20
-"""Requests that differ and are told one by one."""
+"""The greatest number of differing requests that are listed."""
 
 
 @click.command("replay-server", short_help="Send a trace to a running server, and compare its hits.")
@@ -168,7 +168,7 @@ def _bounded(opened: Any) -> Iterator[Request]:
 def _keeping(
     path: Path | None, held: list[Request], plan: PlayPlan, results: dict[int, Served]
 ) -> Iterator[Callable[[Served], None]]:
-    """Yield a function that writes results into a file, after the results of an earlier replay."""
+    """Yield a function that appends results to a file with those of an earlier replay."""
     import msgspec
 
     from pymllm.replay.served import ServedHead, digest_of
@@ -187,7 +187,7 @@ def _keeping(
 
 
 def void(_: object) -> None:
-    """Drop a value."""
+    """Ignore a value."""
 
 
 def _document(
@@ -202,7 +202,7 @@ def _document(
     capacity: int,
     kept: int,
 ) -> Any:
-    """Sum up a play."""
+    """Return the document of a trace sent to a server."""
     from pymllm.documents.served import UNCOMPARED, ServedDocument
     from pymllm.replay.prediction import differences_in, first_tokens_of, kinds_of, predict
 

@@ -1,4 +1,4 @@
-"""``pymllm trace``: what a trace is like, and other traces made of it."""
+"""The command ``pymllm trace``: statistics of a trace, and other traces made from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymllm.workloads.request import Request
 
 _BETWEEN = 500
-"""Requests between two looks at how far the file is."""
+"""The number of requests between two updates of a file's progress."""
 
 requests_option = click.option(
     "--requests",
@@ -45,7 +45,7 @@ def trace_command() -> None:
 
 
 def open_or_refuse(path: str, requests: int | None, chosen: dict[str, Any]) -> Trace:
-    """Open a trace as the options of `trace_options` say."""
+    """Open a trace with the options of `trace_options`, or refuse it."""
     form = chosen.pop("format")
     reading = read_options(**chosen)
     from pymllm.traces.registry import open_trace
@@ -55,7 +55,7 @@ def open_or_refuse(path: str, requests: int | None, chosen: dict[str, Any]) -> T
 
 
 def watched(trace: Trace, progress: str, label: str) -> Iterator[Request]:
-    """Yield the requests of a trace, and show how far its file is."""
+    """Yield the requests of a trace, and show the progress through its file."""
     size = trace.lines.size
     total, unit = (None, "requests") if size is None else (max(1, size // 10**6), "MB")
     with options.refusing(), progress_bar(progress, f"{label} {trace.source}", total, unit) as show:
@@ -88,7 +88,7 @@ def inspect_command(trace: str, *, requests: int | None, as_json: bool, progress
 
 
 def make_text(document: TraceInspectDocument) -> str:
-    """Lay out the statistics of a trace."""
+    """Return a trace's statistics as text."""
     it = document.facts
     size = count_of(it.block_tokens, "token")
     head = f"{escaped(document.name)}: {it.requests:,} requests, {document.format}, blocks of {size}"
@@ -103,7 +103,7 @@ def make_text(document: TraceInspectDocument) -> str:
 
 
 def compared(columns: Sequence[tuple[str, TraceFacts]]) -> Iterator[str]:
-    """Yield tables of the statistics of one trace, or of several beside each other."""
+    """Yield tables of the statistics of one trace, or of several traces side by side."""
     names, facts = [name for name, _ in columns], [it for _, it in columns]
     yield _table(
         ("what", *(name or "value" for name in names)),
@@ -197,7 +197,7 @@ def _intervals(facts: Sequence[TraceFacts]) -> list[tuple[str, ...]]:
 
 
 def _cumulated(columns: Sequence[Sequence[ReuseRow]], show: Any) -> list[tuple[str, ...]]:
-    """Return for each bound which part of the shared tokens is within it."""
+    """Return for each bound the fraction of shared tokens within it."""
     return [
         (
             show(most),
@@ -243,7 +243,7 @@ _RECORDED = (
 
 
 def _recorded(facts: Sequence[TraceFacts]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows that compare a server's cached tokens with the hits of an unlimited cache."""
+    """Yield rows that compare a server's cached tokens with an unlimited cache's hits."""
     for label, name in _RECORDED:
         yield (label, *("-" if it.recorded is None else f"{getattr(it.recorded, name):,}" for it in facts))
 

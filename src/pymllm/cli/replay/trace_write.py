@@ -1,4 +1,4 @@
-"""``pymllm trace convert``, ``sample`` and ``synthesize``: traces made of a trace."""
+"""The commands ``pymllm trace convert``, ``sample`` and ``synthesize``, which write traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STDOUT = Path("-")
 
 
 class _TraceFile(options.OutputFile):
-    """A file to write, or ``-`` for standard output; ``./-`` is a file."""
+    """An option type for a file to write, or ``-`` for standard output; ``./-`` is a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
@@ -213,7 +213,7 @@ def synthesize_command(
 
 
 def make_text(document: TraceSynthesizeDocument) -> str:
-    """Lay out the statistics of both traces."""
+    """Return the statistics of both traces as text."""
     made = count_of(document.synthetic.requests, "request")
     head = f"{escaped(document.output)}: {made} like those of {escaped(document.name)}, seed {document.seed}"
     tables = compared([("trace", document.trace), ("synthetic", document.synthetic)])
@@ -230,14 +230,14 @@ def _bound(it: ApartRow) -> str:
 
 
 def _say_written(output: Path, count: int, written_as: str) -> None:
-    """Report the written trace, on standard error if the trace itself went to a pipe or standard output."""
+    """Report the written trace, on standard error if the trace went to standard output or a pipe."""
     is_file = output != _STDOUT and output.is_file()
     name = "standard output" if output == _STDOUT else output
     (say if is_file else complain)(f"{name}: {count_of(count, 'request')}, {written_as}")
 
 
 def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> int:
-    """Write a trace; return its number of requests, and report the fields that its format cannot keep."""
+    """Write a trace, return its number of requests, and report fields that its format cannot keep."""
     from pymllm.traces.conversion import Fitted
     from pymllm.traces.registry import written_lines
 
@@ -272,7 +272,7 @@ def write_trace(requests: Iterable[Request], written_as: str, output: Path) -> i
 
 @contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
-    """Yield the stream for a trace; standard output that is closed early is handled as by any command."""
+    """Yield the stream for a trace; standard output may be closed early, as by any command."""
     if output == _STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

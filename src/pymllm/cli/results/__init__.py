@@ -1,1 +1,1 @@
-"""The verbs that read earlier results: programs and runs."""
+"""The commands that read earlier results: programs and runs."""

@@ -1,4 +1,4 @@
-"""``pymllm bisect``: the release of a package in which a program's verdict changed."""
+"""The command ``pymllm bisect``: the release of a package that changed a program's verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMED = 5  # packages that a line has room for
 
 
 def _read_bound(context: click.Context, param: click.Parameter, version: str | None) -> str | None:
-    """Refuse a text that is no version before pip is asked."""
+    """Refuse a bound that is no version, before pip runs."""
     if version is not None:
         from pymllm.search.releases import read_version  # loads adapters; --help does without
 
@@ -146,7 +146,7 @@ def bisect_command(
 
 
 def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
-    """Refuse an adapter if no release of a package has its implementation."""
+    """Refuse an adapter whose implementation is in no release of a package."""
     if entry.checkout is not None:
         what = f"reads the checkout that {entry.checkout.variable} names"
     elif entry.place.startswith("pymllm."):
@@ -159,7 +159,7 @@ def _refuse_unreleased(entry: AdapterEntry, package: str) -> None:
 
 
 def _run(bisection: Bisection, progress: str, *, tries_all: bool) -> KeyboardInterrupt | None:
-    """Try releases; an interrupt leaves the results known by then."""
+    """Try releases; after an interrupt, keep the results so far."""
     total = len(bisection.releases)
     with progress_bar(progress, "bisecting", total, "releases settled") as show:
         try:
@@ -180,7 +180,7 @@ def make_document(
     seconds: float,
     interruption: KeyboardInterrupt | None,
 ) -> BisectDocument:
-    """Return the record of a search over releases."""
+    """Return the document of a search over releases."""
     rows = tuple(row for _, row in sorted(bisection.rows.items()))
     judged = [row.verdict for row in rows if row.verdict is not Verdict.UNKNOWN]
     verdict = judged[-1] if judged else Verdict.UNKNOWN
@@ -206,7 +206,7 @@ def make_document(
 
 
 def make_text(document: BisectDocument) -> str:
-    """Return the lines that people read: what changed, and a row for each release that was tried."""
+    """Return lines of text: the changes, and a row for each release tried."""
     table = make_table("release", "verdict", "seconds", "because", right=("seconds",), gap=2)
     for row in document.rows:
         style = {Verdict.VIOLATED: "red", Verdict.UNKNOWN: "dim"}.get(row.verdict, "")

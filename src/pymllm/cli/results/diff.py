@@ -1,4 +1,4 @@
-"""``pymllm diff``: what changed from one run to another, of any kind that a report reads."""
+"""The command ``pymllm diff``: the changes from one run to another, of any kind in reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
 
 
 def read_facts(path: Path) -> Facts:
-    """Read a run, or refuse a path without one: `TraceError` says which line, and why."""
+    """Read the facts of a run; refuse a path without one, and raise `TraceError` for an invalid line."""
     facts = _of_document(path) if path.is_file() else None
     if facts is not None:
         return facts
@@ -63,7 +63,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def _of_document(path: Path) -> Facts | None:
-    """Read a document that no report shows, such as that of a judgement."""
+    """Return the facts of a document that no report shows, such as a judgement's."""
     from pymllm.report.changes import Facts
 
     try:

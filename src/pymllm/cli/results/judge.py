@@ -1,4 +1,4 @@
-"""``pymllm judge``: the recorded outcomes of a file, judged where only the file is, without torch."""
+"""The command ``pymllm judge``: the recorded outcomes in a file, judged without implementation or torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def judge_command(file: str, as_json: bool) -> int:
 
 
 def _without_unfinished(file: str, history: History) -> History:
-    """Leave out a last step in which a recorded run ended, and say so."""
+    """Return a history without an unfinished last step, and report that."""
     if len(history) < 2 or history.steps[-1].outcome is not None or history.steps[-2].outcome is None:
         return history
     complain(
@@ -61,7 +61,7 @@ def _without_unfinished(file: str, history: History) -> History:
 
 
 def _name_unknown_sizes(file: str, history: History) -> None:
-    """Say which sizes the file tells that no law is about: a mistyped one would be judged by nobody."""
+    """Report sizes in a file about which there is no law, such as misspelt ones."""
     told = {name for step in history.steps if step.outcome is not None for name in step.outcome.sizes}
     unknown = sorted(told - SIZE_NAMES)
     if unknown:
@@ -81,7 +81,7 @@ def _judge(file: str, history: History) -> JudgementDocument:
 
 
 def tell_limits(evidence: Evidence, header: Header) -> tuple[LimitRow, ...]:
-    """Return the rows on steps of a program that were not done."""
+    """Return a row for each limit: steps of a program that were not done."""
     return tuple(
         LimitRow(it.operation, it.reason, it.steps, it.done, evidence.first_not_done[it.told], header.config)
         for it in limits_of(evidence.not_done, evidence.done)
@@ -101,7 +101,7 @@ def make_judgement(
     limits: Sequence[LimitRow] = (),
     **more: Any,
 ) -> JudgementDocument:
-    """Return the judgement of a program, as far as its history got; a program without a test is unknown.
+    """Return the judgement of a program up to its end; it is unknown if no law was tested.
 
     So is one of which steps were not done that its adapter owed, in a file that is older than X9.
     """
@@ -132,7 +132,7 @@ def make_judgement(
 
 
 def make_text(judgement: JudgementDocument) -> str:
-    """Return the lines that people read; the first one is the verdict."""
+    """Return lines of text, the first of which is the verdict."""
     parts = ([_verdict_line(judgement)], _details(judgement), _differences(judgement), _times(judgement))
     return "\n".join(line for lines in parts for line in lines)
 

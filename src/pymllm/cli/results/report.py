@@ -1,4 +1,4 @@
-"""``pymllm report``: makes one page or a feed of runs, with `pymllm.report`."""
+"""The command ``pymllm report``: a page or a feed made from runs by `pymllm.report`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING: dict[str, tuple[Callable[[str], bool], str]] = {
     "badge": (lambda text: '"not searched"' in text, "law that was searched"),
     "vectors-badge": (lambda text: '"not played"' in text, "vectors"),
 }
-"""Feeds that are valid and say nothing: how each looks, and what is missing then."""
+"""Valid but empty feeds, with the kind of result that is missing in each."""
 
 
 @click.command("report", short_help="Make a page or a feed of the results of runs.")
@@ -111,7 +111,7 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
 
 
 def _tell_of_gaps(loaded: LoadedRuns) -> None:
-    """Report the runs left out: a feed has no place for them, and its colour may be of half the runs."""
+    """Report runs that were left out, which a feed cannot show."""
     for it in loaded.skipped:
         complain(f"left out: {it.source}: {it.reason}")
     for run in loaded.runs:

@@ -1,4 +1,4 @@
-"""``pymllm rerun``: the operations of a file on an implementation, judged as they happen."""
+"""The command ``pymllm rerun``: a program in a file, run on an implementation and judged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Task:
-    """A program for a process beside this one to run again, with a recorder and a timer on request."""
+    """A program to run in a separate process, with a recorder and a timer if requested."""
 
     history: History
     adapter: str
@@ -39,7 +39,7 @@ class _Task:
     timing: Timing | None = None
 
     def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
-        """Run it, and return the result with the times of its operations."""
+        """Run the program, and return the result with the times of its operations."""
         from pymllm.search.program import rerun_history
 
         options.load_or_refuse(self.adapter)
@@ -53,7 +53,7 @@ class _Task:
         )
 
     def _wrap(self, adapter: Adapter) -> Adapter:
-        """Time the adapter alone, and record its outcomes."""
+        """Wrap the adapter so that its operations are timed, and their outcomes recorded."""
         if self.is_timed:
             adapter = self.timing = Timing(adapter)
         return adapter if self.record is None else Recorder(adapter, self.record)
@@ -156,7 +156,7 @@ def _ask_again(file: Path, url: str | None, start: str | None, timeout: float, a
 def judgement_of(
     file: str, adapter: str, result: RerunResult, times: tuple[OperationRow, ...] | None = None
 ) -> JudgementDocument:
-    """Return the judgement of a program that was run again."""
+    """Return the judgement of a program that was rerun."""
     return make_judgement(
         "rerun",
         file,

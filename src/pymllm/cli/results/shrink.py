@@ -1,4 +1,4 @@
-"""``pymllm shrink``: a long program that breaks a law in, the smallest that does out."""
+"""The command ``pymllm shrink``: the smallest program that breaks the law of a long one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shrink_command(
 
 
 def _beside(file: Path) -> Path:
-    """Return where the small program goes by itself; never through a link that came with the file."""
+    """Return the default path for the small program, refusing links that came with the file."""
     target = file.with_suffix(".short.jsonl")
     if os.path.islink(target):
         raise click.UsageError(
@@ -118,7 +118,7 @@ def _beside(file: Path) -> Path:
 def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
-    """Shrink a program in a process beside this one; after an interrupt or loss, return the last run told."""
+    """Shrink a program in a separate process; after an interrupt or a crash, return the last state sent."""
     from pymllm.work.workers import Lost, ask
 
     told: ShrinkRun | None = None
@@ -150,7 +150,7 @@ def _run(
 
 
 def _carry_out(task: ShrinkTask) -> ShrinkRun:
-    """Make a program smaller, in a process that may end over it."""
+    """Shrink a program, in a process that a crash may end."""
     from pymllm.search.shrinker import run_shrink
 
     options.load_or_refuse(task.adapter)
@@ -158,7 +158,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
 
 
 def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
-    """Find out whether the run told last shows its law again."""
+    """Tell whether the last shrunk program breaks its law again."""
     from pymllm.search.shrinker import shows_again
     from pymllm.work.workers import ask
 
@@ -198,7 +198,7 @@ def _tell(
 
 
 def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:
-    """Return the record of a program that was made smaller; ``output`` is where the small one was written."""
+    """Return the document of a shrunk program; ``output`` is the file with the small one."""
     from pymllm.search.program import write_program
 
     assert run.best is not None
@@ -232,7 +232,7 @@ def _size_of(history: History) -> ProgramSize:
 
 
 def _again(output: str | None, found: FoundViolation, *, is_rerun: bool) -> str | None:
-    """Return the command that shows the violation again; ``None`` if no command does."""
+    """Return the command that reproduces the violation; ``None`` if there is none."""
     if output is None or (not is_rerun and found.scenario is None):
         return None
     command = "rerun" if is_rerun else "shrink"
@@ -240,7 +240,7 @@ def _again(output: str | None, found: FoundViolation, *, is_rerun: bool) -> str 
 
 
 def make_text(document: ShrinkDocument, history: History) -> str:
-    """Return the lines that people read: the law, what was before and is now, and the program."""
+    """Return lines of text: the law, the sizes before and after, and the program."""
     it, step = document, history.steps[-1].number if history.steps else 0
     lines = [f"{it.law}  VIOLATED by {it.adapter}: {find_law(it.law).sentence}"]
     where = it.after.config, step, it.after.operations

@@ -1,1 +1,1 @@
-"""The verbs that search implementations, and the lists and tables beside them."""
+"""The commands that search implementations for violations, or list adapters, goals and faults."""

@@ -1,4 +1,4 @@
-"""``pymllm check-protocol``: a short conversation with a program, laid out as text."""
+"""The command ``pymllm check-protocol``: a short conversation with an adapter program, as text."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_protocol_command(commands: tuple[str, ...], timeout: float, output: Pa
 
 
 def make_protocol_text(row: ProgramRow) -> str:
-    """Lay a conversation out as text."""
+    """Return a conversation as text."""
     exchanges = (
         (str(it.line), it.said, it.answered, "ok" if it.problem is None else "wrong") for it in row.exchanges
     )

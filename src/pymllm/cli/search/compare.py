@@ -1,4 +1,4 @@
-"""``pymllm compare``: several implementations under one search, and a matrix of laws by implementation."""
+"""The command ``pymllm compare``: one search of several implementations, with a matrix of laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pymllm faults``: do the searches bite? The search is in `pymllm.faults.hunt`."""
+"""The command ``pymllm faults``, which tests whether searches find planted faults (`pymllm.faults.hunt`)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def hunt_command(
 
 
 def _part_of(faults: Sequence[Fault], shard: Shard | None) -> Sequence[Fault]:
-    """Return those of some faults that a shard is about; refuse more shards than faults."""
+    """Return a shard's part of some faults; refuse more shards than faults."""
     if shard is None:
         return faults
     if shard.count > len(faults):
@@ -275,7 +275,7 @@ def look_and_tell(
     kept: KeptResults[HuntTask, FaultResult] | None = None,
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> int:
-    """Look for faults, print the result of each, and return the exit status."""
+    """Search for faults, print each result, and return the exit status."""
     from pymllm.faults.hunt import look_for_faults
 
     report = look_for_faults(chosen, plan, jobs, partial(progress_bar, progress, unit=""), kept, hunter)
@@ -294,7 +294,7 @@ def choose_faults(
     *,
     with_servers: bool = False,
 ) -> tuple[Fault, ...]:
-    """Return the faults that the options name, of these adapters only where any are named; or refuse."""
+    """Return the faults that the options name, limited to named adapters; refuse unknown names."""
     from pymllm.faults.table import SERVERS, find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
@@ -322,7 +322,7 @@ def choose_faults(
 
 
 def _refuse_servers(ids: Sequence[str], cabinet: Sequence[Fault]) -> None:
-    """Refuse a fault of servers where there are only those of classes."""
+    """Refuse a server's fault where only faults of classes can be used."""
     from pymllm.faults.table import SERVERS
 
     servers = {fault.id.lower(): fault.id for fault in SERVERS if fault not in cabinet}
@@ -332,7 +332,7 @@ def _refuse_servers(ids: Sequence[str], cabinet: Sequence[Fault]) -> None:
 
 
 def _load(place: str) -> tuple[Fault, ...]:
-    """Read a table of faults in a process beside this one: its module may do anything when it is imported."""
+    """Read a table of faults in a separate process, since importing its module runs its code."""
     from pymllm.faults.table import load_cabinet
     from pymllm.work.workers import Lost, ask
 

@@ -1,4 +1,4 @@
-"""The page of faults: what was measured, and every bug with its source.
+"""The page of faults, with measured results and every bug with its source.
 
 A whole measurement takes minutes, so its rows stay in the page itself: printing the page anew keeps the rows
 that are there, and a run replaces only the rows of the faults that it looked for.
@@ -61,7 +61,7 @@ _KINDS = {"issues": "issue", "pull": "pull request"}
 
 
 def _measured(row: FaultRow) -> tuple[str, ...]:
-    """Return the cells of a row behind the title."""
+    """Return the cells of a row after the title."""
     laws = ", ".join(dict.fromkeys(it.law for it in row.detections))
     missed = "" if row.caught else "**by another law**" if row.detections and not row.problems else "**no**"
     return (
@@ -74,12 +74,12 @@ def _measured(row: FaultRow) -> tuple[str, ...]:
 
 
 def rows_of(page: str) -> dict[str, tuple[str, ...]]:
-    """Read the measured values out of a page: the cells behind the title, by id."""
+    """Return the measured cells in a page, by the id of the fault."""
     return {id: (*cells.split(" | ")[:-1], run) for id, cells, run in _ROW.findall(page)}
 
 
 def make_page(document: FaultsDocument, day: date, earlier: str = "") -> str:
-    """Lay a report out as the page docs/faults.md."""
+    """Return a report as the page docs/faults.md."""
     runs = _runs_of(earlier)
     number = max(runs, default=0) + 1
     kept = kept_words(document.kept)
@@ -95,7 +95,7 @@ def make_page(document: FaultsDocument, day: date, earlier: str = "") -> str:
 
 
 def print_anew(page: str) -> str:
-    """Return a page with all of its texts as they are now, and its figures as they were."""
+    """Return a page with present texts and its earlier figures."""
     return _laid_out({}, rows_of(page), _runs_of(page))
 
 
@@ -118,7 +118,7 @@ def _laid_out(examined: Mapping[str, str], rows: dict[str, tuple[str, ...]], run
 
 
 def _table(titles: Mapping[str, str], rows: dict[str, tuple[str, ...]], unit: str = "operations") -> str:
-    """Return the rows that were measured, in the order of the titles, and how many were caught."""
+    """Return the measured rows in the order of titles, and the number caught."""
     shown = {id: title for id, title in titles.items() if id in rows}
     names = [unit if it == "operations" else it for it in _COLUMNS]
     lines = [

@@ -1,4 +1,4 @@
-"""``pymllm goals``: states worth reaching, and what is at stake in each."""
+"""The command ``pymllm goals``: coverage goals, and the laws or bugs that each is about."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _make_text(chosen: Sequence[CoverageGoal]) -> str:
 
 
 def make_document(goals: Sequence[CoverageGoal]) -> GoalsDocument:
-    """Return the record of some coverage goals."""
+    """Return the document of some coverage goals."""
     return GoalsDocument(
         goals=tuple(
             WorthReaching(

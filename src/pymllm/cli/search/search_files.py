@@ -1,4 +1,4 @@
-"""The programs that a search has found, as files: those of this run, and those of others beside them."""
+"""The program files of a search, beside those that other searches wrote."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pymllm.search.results import SavedFiles, VerifyReport
 
 _NAMED_SO = r"-([A-Z]\d+|crash\d+)-\d+(\.jsonl|-conversation\.txt)"
-"""How the name of a file goes on behind that of an adapter."""
+"""The pattern of a program file's name after the adapter's name."""
 _EARLIER_NAMED = 3
 
 
 def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
-    """Write every program that there is to look at, in place of those of the same name; no other goes."""
+    """Write every program to its file, replacing files of equal names only."""
     from pymllm.search.results import SavedFiles
 
     files = SavedFiles()
@@ -49,7 +49,7 @@ def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
 
 
 def _find_earlier(report: VerifyReport, folder: Path, files: SavedFiles) -> list[str]:
-    """Return files of the same adapters that other searches wrote to a folder; they stay there."""
+    """Return files of the same adapters from other searches in a folder, which are kept."""
     own = {*files.programs.values(), *files.crashes.values(), *files.conversations.values()}
     names = [re.escape(options.file_name_of(adapter.name)) for adapter in report.adapters]
     is_theirs = re.compile(f"({'|'.join(names)}){_NAMED_SO}").fullmatch
@@ -58,7 +58,7 @@ def _find_earlier(report: VerifyReport, folder: Path, files: SavedFiles) -> list
 
 
 def earlier_notes(files: Sequence[str]) -> Iterator[str]:
-    """Say which files are of other searches: a reader of the folder takes them for this one's."""
+    """Return notes on the files of other searches, which a reader could mistake for this search's."""
     if files:
         named = ", ".join(files[:_EARLIER_NAMED])
         rest = f" and {len(files) - _EARLIER_NAMED} more" if len(files) > _EARLIER_NAMED else ""

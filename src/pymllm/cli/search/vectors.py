@@ -1,4 +1,4 @@
-"""``pymllm vectors``: programs with their expected results, as data; played here on an adapter, or made."""
+"""The command ``pymllm vectors``: programs with expected results, played on an adapter or made."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _document(run: Run, reasons: dict[str, str]) -> VectorsDocument:
 
 
 def _played(document: VectorsDocument) -> str:
-    """Say which share of the vectors was played."""
+    """Return words for the share of the vectors that was played."""
     total = len(document.vectors)
     played = total - document.skipped
     return (
@@ -226,7 +226,7 @@ def faults_command(
 
 
 def make_text_of_faults(document: VectorFaultsDocument) -> str:
-    """Lay the faults that claims show out as text: how many, then those that pass unseen."""
+    """Return text on the faults that claims show: their number, then the faults that pass unseen."""
     claims = "everything" if document.claims is None else ", ".join(document.claims) or "nothing"
     size, played, faults = document.page_size, len(document.vectors), len(document.faults)
     pages = "" if size is None else f", with pages of {'one token' if size == 1 else 'several tokens'}"

@@ -1,4 +1,4 @@
-"""``pymllm verify``: options in, a table of laws out. The search is in `pymllm.search.runner`."""
+"""The command ``pymllm verify``, whose search is done by `pymllm.search.runner`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from pymllm.work.shards import Shard
 
 PROFILE_NAMES = ("dev", "ci", "deep")
-"""Keys of `pymllm.machines.registry.PROFILES`."""
+"""The keys of `pymllm.machines.registry.PROFILES`, repeated to avoid loading that module."""
 _SEED_STOP = 2**32
 
 
 def read_release(context: click.Context, param: click.Parameter, text: str | None) -> SearchedRelease | None:
-    """Read the release that is examined: PACKAGE is what is installed, PACKAGE==VERSION may be no other.
+    """Read the release under test: PACKAGE, or PACKAGE==VERSION, which must be the installed one.
 
     A checkout, or a wheel without its metadata, is no installed package: its version is taken as told.
     """
@@ -213,7 +213,7 @@ def plan_search(
     strict: bool = False,
     deviations: tuple[Deviation, ...] = (),
 ) -> VerifyPlan:
-    """Return the search that options ask for; refuse unknown names with the names that exist."""
+    """Return the plan of the search that options describe; refuse unknown names with the known ones."""
     adapters = options.find_adapters_or_own(names)
     found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -228,7 +228,7 @@ def plan_search(
 
 
 def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None = None) -> VerifyReport:
-    """Verify behind a progress bar; `click.UsageError` where no adapter can test a law, or be imported."""
+    """Verify with a progress bar; raise `click.UsageError` if no adapter can be tested or imported."""
     from pymllm.search.runner import verify
 
     with options.refusing():
@@ -236,7 +236,7 @@ def search(plan: VerifyPlan, progress: str, kept: KeptResults[Any, Any] | None =
 
 
 def _complain_of(document: VerifyDocument) -> None:
-    """Name in one line each, beside a JSON document, the points for its reader to look at."""
+    """Report, one line each beside a JSON document, the results that need attention."""
     for adapter in document.adapters:
         for it in adapter.violations:
             complain(f"{adapter.name} violates {it.law}: {it.message}")
@@ -253,7 +253,7 @@ def _complain_of(document: VerifyDocument) -> None:
 
 
 def _write_deviations(document: VerifyDocument, path: Path) -> None:
-    """Write a table for each violation behind the tables that are in the file."""
+    """Append a table for each violation to a file of deviations."""
     from pymllm.search.deviations import begin_deviations, read_deviations
 
     before, names = "", []

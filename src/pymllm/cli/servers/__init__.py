@@ -1,1 +1,1 @@
-"""The verbs of running servers."""
+"""The commands about running servers."""

@@ -1,4 +1,4 @@
-"""``pymllm probe``: a running server, judged by its answers with a warm cache and a cold one."""
+"""The command ``pymllm probe``: a running server, judged by answers from a warm and a cold cache."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def probe_command(
 
 
 def judge_file(file: Path, form: str, without: Sequence[str] = ()) -> int:
-    """Judge the answers in a file, without any server, and tell the result; return the exit status."""
+    """Judge the answers in a file without a server, print the result, and return the exit status."""
     from pymllm.probing.judge import judge
     from pymllm.probing.probed import Probed
     from pymllm.probing.records import read_history
@@ -269,7 +269,7 @@ def _servers(
     progress: str,
     plan: ProbePlan,
 ) -> Iterator[tuple[Servers, str]]:
-    """Connect with the servers; start the first one where that is asked for, and end it."""
+    """Connect to the servers; start the first if requested, and end it afterwards."""
     from pymllm.probing.abilities import find_abilities, speak_alike
     from pymllm.probing.clients import Client, connect, make_http
     from pymllm.probing.search import Servers
@@ -339,7 +339,7 @@ def _demo(architecture: str, publisher: EventPublisher | None) -> Iterator[str]:
 
 
 def _save(done: Probed, folder: Path) -> str | None:
-    """Write what was asked and answered; return the file that shows the violation, or the whole one."""
+    """Write the history of a probe; return the file that shows the violation, or else the whole one."""
     from pymllm.probing.records import dump_history
 
     violation = done.judgement.violation
@@ -453,7 +453,7 @@ def _differences(judgement: Judgement) -> Iterator[ProbeDifference]:
 
 
 def _notes(done: Probed) -> Iterator[str]:
-    """Yield what a reader of the verdict has to know."""
+    """Yield notes that a reader of the verdict needs."""
     yield from done.notes
     steps = done.history.steps
     answers = [answer for step in steps for answer in step.answers]

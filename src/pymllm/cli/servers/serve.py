@@ -1,4 +1,4 @@
-"""``pymllm serve``: an embedded server with a tiny model, whose memory is our own classes."""
+"""The command ``pymllm serve``: an embedded server with a tiny model on this package's caches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ It needs pip install 'pymllm[torch,servers]', and listens until Ctrl-C.
 
 
 def why_no_servers() -> str | None:
-    """Return the reason why no server can run, and the way to get one; ``None`` where one can."""
+    """Return the reason why no server can run and the remedy; ``None`` if one can."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"

@@ -1,4 +1,4 @@
-"""``pymllm watch``: the stream of a server's cache events, recorded and judged."""
+"""The command ``pymllm watch``: a server's cache event stream, recorded and judged."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _save_program(writer: ProgramWriter, lines: list[str], source: str, path: Pa
 
 @dataclass
 class _Stream:
-    """A stream beside its judge; ``failure`` says why it ended early."""
+    """A stream with its judge; ``failure`` is the reason for an early end."""
 
     judge: StreamJudge
     most: int | None
@@ -163,7 +163,7 @@ class _Stream:
     recovered: int = 0
 
     def take(self, plain: Any) -> bool:
-        """Judge a message; return whether more are wanted."""
+        """Judge a message; return whether to continue."""
         from pymllm.watching.events import read_message
 
         try:
@@ -179,7 +179,7 @@ class _Stream:
         return self.judge.messages != self.most
 
     def read(self, path: Path) -> None:
-        """Judge a recording."""
+        """Judge a recorded stream."""
         from pymllm.watching.recordings import read_recording
 
         with options.refusing_unreadable():
@@ -201,7 +201,7 @@ def _listen(
     seconds: float | None,
     record: Path | None,
 ) -> None:
-    """Judge messages as they come, until time is up, enough came, or somebody interrupts."""
+    """Judge messages as they arrive, until the time is over, enough have arrived, or an interrupt."""
     if importlib.util.find_spec("zmq") is None:
         raise UsageError("pyzmq is not installed; pip install 'pymllm[servers]' brings it")
     from pymllm.watching.listening import Listener, Silence

@@ -1,1 +1,1 @@
-"""The verbs of long campaigns: play, go on, repeat one run, put together."""
+"""The commands of long campaigns: play, resume, repeat a run, and merge."""

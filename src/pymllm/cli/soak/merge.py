@@ -1,4 +1,4 @@
-"""``pymllm merge``: the ledgers of several soaks, put together."""
+"""The command ``pymllm merge``, which merges the ledgers of several campaigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pymllm repeat``: one run of a soak, played again from its seed."""
+"""The command ``pymllm repeat``, which repeats one run of a campaign from its seed."""
 
 from __future__ import annotations
 

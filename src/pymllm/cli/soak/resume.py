@@ -1,4 +1,4 @@
-"""``pymllm resume``: a campaign that goes on with the runs that it still lacks."""
+"""The command ``pymllm resume``, which continues a campaign with its missing runs."""
 
 from __future__ import annotations
 

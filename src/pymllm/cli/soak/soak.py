@@ -1,4 +1,4 @@
-"""``pymllm soak``: long campaigns from seeds. The play is in `pymllm.soak.campaign`."""
+"""The command ``pymllm soak``, whose campaigns are played by `pymllm.soak.campaign`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a soak on a failure: the failure, its place, and the commands that show it again."""
+"""The report on a failure in a campaign: the failure, its place, and commands to reproduce it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNFINISHED = "perhaps not the smallest: time was up (pymllm shrink continues fr
 
 
 def failure_cards_of(report: SoakReport) -> dict[str, Card]:
-    """Return the card of each failure by its id, with its program and details that a document lacks."""
+    """Return the card of each failure by id, with its program and details missing in a document."""
     found = (_card(report, it, law) for it in report.totals.adapters.values() for law in it.failures)
     return {card.id: card for card in found}
 
@@ -66,13 +66,13 @@ def _cut(lines: list[str]) -> Iterator[str]:
 
 
 def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:
-    """Return the header of the campaign that a run is of: its seed follows from that."""
+    """Return the header of a run's campaign, which determines its seed."""
     found = (it for it in report.headers if is_run_of(it, record.number, record.seed))
     return next(found, report.headers[0])
 
 
 def _place_of(report: SoakReport, file: str) -> str:
-    """Return the path of a program: those of merged campaigns stay where they are."""
+    """Return the path of a program; programs of merged campaigns stay in their folders."""
     folders = [folder for folder in (report.folder, *report.parts) if folder is not None]
     found = (folder / file for folder in folders if (folder / file).exists())
     return str(next(found, folders[0] / file if folders else file))

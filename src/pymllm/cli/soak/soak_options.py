@@ -1,4 +1,4 @@
-"""The options of campaigns: what does not fit together is refused, and defaults are filled in."""
+"""The options of campaigns, checked against each other and completed by defaults."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SEED_STOP = 2**32
 _MINUTES = 10.0
 LONGEST = 50_000
 LEDGER = "ledger.jsonl"
-"""As `pymllm.soak.ledger.FILE`, which is not loaded for a mistyped option."""
+"""The value of `pymllm.soak.ledger.FILE`, repeated to avoid loading that module."""
 
 
 def rate(value: object) -> int:
-    """Read after how many operations an implementation is walked from inside, 0 for never."""
+    """Read the number of operations between audits, 0 for none."""
     text = str(value).strip()
     found = re.fullmatch(r"1/(\d{1,9})", text)
     if text in ("off", "every"):
@@ -38,7 +38,7 @@ def rate(value: object) -> int:
 
 
 FAR = "far"
-"""For ``--config``: the adapter's configurations of `pymllm.adapters.far`."""
+"""The value of ``--config`` for an adapter's configurations in `pymllm.adapters.far`."""
 
 
 def _config(value: object) -> Config | str:
@@ -58,7 +58,7 @@ configs = click.option(
 
 
 def spell_out(adapters: Iterable[str], configs: Iterable[Config | str]) -> tuple[Config, ...]:
-    """Put the configurations of an adapter in the place of ``far``; refuse it where there are none."""
+    """Replace ``far`` by an adapter's far configurations; refuse it if there are none."""
     from pymllm.adapters.far import FAR as known
     from pymllm.adapters.far import why_not_far
 
@@ -114,7 +114,7 @@ trusted = click.option(
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """The options of a campaign, as given; ``None`` where a default depends on the other options."""
+    """The options of a campaign as given; ``None`` for a default that depends on others."""
 
     adapters: tuple[str, ...]
     _: KW_ONLY
@@ -153,7 +153,7 @@ class SoakOptions:
             raise click.UsageError(f"{self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:
-        """Refuse adapters that a ledger alone names: it may be anybody's, whatever it says of itself."""
+        """Refuse adapters that only the ledger names and that are not installed, since it may be anyone's."""
         known = dict.fromkeys(adapters)
         for name in self.adapters:
             if name not in known:
@@ -165,7 +165,7 @@ class SoakOptions:
             options.adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
 
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
-        """Fill in the defaults; without a seed, one is drawn."""
+        """Fill in the defaults, and draw a seed if none is given."""
         from pymllm.soak.campaign import SoakPlan
         from pymllm.soak.corpus import read_corpus
 

@@ -1,4 +1,4 @@
-"""The playing of campaigns by verbs: here, or on an engine."""
+"""The playing of campaigns by commands, in this process or on an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def play_and_tell(
     asked: SoakOptions, progress: str, told: dict[str, Any], executor: Executor | None = None
 ) -> int:
-    """Play a campaign, and print its results; the exit status."""
+    """Play a campaign, print its results, and return the exit status."""
     # Not before: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     report = _play(asked, progress) if executor is None else spread_campaign(asked, executor, progress)
@@ -47,7 +47,7 @@ def _play(asked: SoakOptions, progress: str) -> SoakReport:
 
 
 def _tell_of_corpus(folder: Path | None, report: SoakReport) -> None:
-    """Say how much of a corpus came first: it may be empty, or of other adapters."""
+    """Report how many runs of a corpus came first, as it may be empty or for other adapters."""
     if folder is None or not report.headers:
         return
     from pymllm.soak.corpus import read_corpus
@@ -60,7 +60,7 @@ def _tell_of_corpus(folder: Path | None, report: SoakReport) -> None:
 
 
 def _resuming(report: SoakReport) -> str:
-    """Return the command with which a campaign goes on: what runs from outside is named again."""
+    """Return the command that resumes a campaign, with outside adapters named again."""
     names = dict.fromkeys(place.adapter for header in report.headers for place in header.places)
     words = ["pymllm", "resume", str(report.folder)]
     for name in names:

@@ -1,4 +1,4 @@
-"""``pymllm soak --executor``: a campaign whose shards are played wherever an engine has room."""
+"""The option ``pymllm soak --executor``, by which an engine plays a campaign's shards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pymllm.work.spread.spread import Spread
 
 ENGINE_LOG = "engine.log"
-"""What an engine prints while it plays a campaign, in the campaign's folder."""
+"""The name of the file with an engine's output, in the campaign's folder."""
 _CORPUS_LIMIT = 2**22  # bytes
 
 
 def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> SoakReport:
-    """Play a campaign on an engine, and merge the results that came back."""
+    """Play a campaign on an engine, and merge the returned results."""
     from pymllm.work.spread.engines import open_engine
 
     begun = monotonic()
@@ -60,7 +60,7 @@ def spread_campaign(asked: SoakOptions, executor: Executor, progress: str) -> So
 
 
 def _default_shards(asked: SoakOptions, engine: Engine) -> int:
-    """Return how many shards a campaign is cut into: never more than it has runs."""
+    """Return the number of shards for a campaign, at most the number of its runs."""
     if asked.operations is None:  # each plays for so many minutes
         return engine.workers or count_shards(engine, MOST)
     return count_shards(engine, asked.operations // (asked.longest or LONGEST))
@@ -85,7 +85,7 @@ def _make_plan(asked: SoakOptions, seed: int, shards: int, corpus: str | None) -
 
 
 def _read_corpus(folder: Path) -> str | None:
-    """Return the text of a corpus, which goes to a node with each shard; ``None`` where there is none yet.
+    """Return the text of a corpus, to send with each shard; ``None`` if there is none yet.
 
     `UsageError`: it is too long for that. `TraceError`: it is none.
     """
@@ -145,7 +145,7 @@ def _merge(
     refused: dict[str, str],
     spread: Spread,
 ) -> SoakReport:
-    """Merge the given shards into the campaign's folder, in place of an earlier merge."""
+    """Merge shards into the campaign's folder, replacing an earlier merge."""
     from pymllm.machines.smoke import SmokeFailure
     from pymllm.soak.ledger import FILE
     from pymllm.soak.merged_campaigns import MergePlan, merge_campaigns
@@ -166,7 +166,7 @@ def _merge(
 
 
 def _resuming(plan: ShardPlan, folder: Path, chosen: Executor) -> str:
-    """Return the command with which a campaign goes on: what runs from outside is named again."""
+    """Return the command that resumes a campaign, with outside adapters named again."""
     words = ["pymllm", "resume", str(folder), "--executor", chosen.name]
     for name in plan.adapters:
         words += [] if options.is_of_registry(name) else ["--adapter", name]

@@ -1,4 +1,4 @@
-"""The display of a soak: a table that is redrawn, or lines, while it runs, and plain ASCII at its end."""
+"""The display of a campaign: a redrawn table or lines while it runs, and plain ASCII at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BETWEEN_TABLES, _BETWEEN_ESTIMATES = 0.5, 30.0  # seconds
 def soak_display(
     mode: str, clock: Callable[[], float] = monotonic
 ) -> Iterator[Callable[[Totals], None] | None]:
-    """Show the progress of a campaign, without a thread, which would take processor time from the play."""
+    """Show the progress of a campaign without a thread, which would compete for processor time."""
     if not shows_progress(mode):
         yield None
         return
@@ -57,7 +57,7 @@ def soak_display(
 
 
 def describe_drifts(drifts: Sequence[Drift]) -> str:
-    """Describe the drift of each measure of memory in a few words; say a common verdict once."""
+    """Return a few words on each memory measure's growth, with a common verdict only once."""
     verdicts = {drift.verdict.value for drift in drifts}
     if len(verdicts) == 1:
         return verdicts.pop()
@@ -65,7 +65,7 @@ def describe_drifts(drifts: Sequence[Drift]) -> str:
 
 
 def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
-    """Say in one line how far a campaign is."""
+    """Return a line on the progress of a campaign."""
     failures = sum(len(it.failures) for it in totals.adapters.values())
     rate = f"{totals.operations / seconds:,.0f}/s" if seconds else "-"
     return (
@@ -77,7 +77,7 @@ def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
 
 
 def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
-    """Lay out the totals so far; the arguments are those of `describe_progress`."""
+    """Return a table of the totals so far; arguments are those of `describe_progress`."""
     figures = ("runs", "operations", "ops/CPU s", "laws", "goals", "failures")
     rows = (
         (it.name, *_played(it), f"{it.operations_per_second:,.0f}", *_reached(it), f"{len(it.failures)}")
@@ -93,7 +93,7 @@ def _played(it: AdapterTotals) -> tuple[str, str]:
 
 
 def _reached(it: AdapterTotals) -> tuple[str, str]:
-    """Count laws that were tested, and coverage goals that were reached."""
+    """Return words for the numbers of laws tested and coverage goals reached."""
     laws, expected = len(it.laws), len(it.expected)
     return f"{laws - len(it.untested)} of {laws}", f"{expected - len(it.missing)} of {expected}"
 
@@ -114,14 +114,14 @@ def _goals(totals: Totals) -> str:
 def make_text(
     report: SoakReport, *, strict: bool = False, verbose: bool = False, fits_terminal: bool = False
 ) -> str:
-    """Lay a report out as text; ``verbose`` and ``strict`` name the coverage goals that were not reached."""
+    """Return a report as text; ``verbose`` and ``strict`` list unreached coverage goals."""
     document, cards = report.document(strict=strict), failure_cards_of(report)
     notes = _lost_shards(report)
     return draw_document(document, *notes, cards=cards, verbose=verbose, fits_terminal=fits_terminal)
 
 
 def _lost_shards(report: SoakReport, most: int = 20) -> Iterator[str]:
-    """Name the shards that no ledger has."""
+    """Return words for the shards that no ledger contains."""
     for it in report.missing_runs:
         if it.shards:
             named = ", ".join(map(str, it.shards[:most])) + (", ..." if len(it.shards) > most else "")

@@ -1,4 +1,4 @@
-"""The keeping and the printing of campaign results, and the options for both."""
+"""The storage and printing of campaign results, with the options for both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _free_page(context: click.Context, param: click.Parameter, page: Path | None) -> Path | None:
-    """Refuse a page that would be written over a file that a campaign keeps."""
+    """Refuse a page that would overwrite a file that a campaign keeps."""
     refuse_run_or_program("--page", page)
     if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
         raise click.UsageError(f"--page {page}: this is the name of a campaign's ledger; name another file.")
@@ -54,7 +54,7 @@ _TOLD = (
 
 
 def telling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say how results are judged, kept and told."""
+    """Add the options for judging, storing and printing results to a command."""
     for option in reversed(_TOLD):
         command = option(command)
     return command
@@ -75,7 +75,7 @@ def tell_campaigns(
     page: Path | None,
     verbose: bool,
 ) -> int:
-    """Keep and print the results of campaigns; return the exit status."""
+    """Store and print the results of campaigns; return the exit status."""
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
         from pymllm.report.documents import read_ledger_file

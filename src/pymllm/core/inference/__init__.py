@@ -1,1 +1,1 @@
-"""Inference: the contexts that the forward pass runs in."""
+"""The contexts in which the forward pass of an inference engine runs."""

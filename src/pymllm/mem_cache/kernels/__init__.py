@@ -1,1 +1,1 @@
-"""Triton kernels that move rows of two buffers in one launch, and how pools ask for them."""
+"""Triton kernels that move rows of two buffers in one launch, and the classes by which pools use them."""

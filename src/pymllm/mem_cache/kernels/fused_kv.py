@@ -1,4 +1,4 @@
-"""Writing the keys and values of a step into one layer by a single launch."""
+"""A write of a step's keys and values into one layer by a single kernel launch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TILE_WORDS: Final = 1024
 
 
 class FusedKV:
-    """Write rows into the K and the V buffer of a layer, in one launch.
+    """A writer of rows into the K and the V buffer of a layer, in one launch.
 
     ``k_buffer``, ``v_buffer``: per layer ``[rows, ...]``, contiguous. K and V may differ in width. Neither
     rows nor buffers get a hint to be evicted from L2: attention reads either next. Laws: P3, E5.
@@ -40,7 +40,7 @@ class FusedKV:
         self._rows = FusedRows(self._device, (self._k_form, self._v_form), layers=1, tile_words=_TILE_WORDS)
 
     def write(self, layer: int, index: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor) -> bool:
-        """Write rows where an index says.
+        """Write rows at the positions that an index names.
 
         ``index``: shape ``(n,)``, any integer dtype; int32 and int64 are read as they are. ``k_rows``,
         ``v_rows``: ``[n, ...]``, in the dtype and on the device of the buffers, and not in their memory.

@@ -1,4 +1,4 @@
-"""One launch for two buffers: how a pool asks the Triton kernel to move rows, where there is Triton.
+"""The use of the Triton kernel for two buffers in one launch, where Triton is available.
 
 Here is what the host knows of a launch: in which words rows are moved, in tiles of which shape, from which
 addresses. `pymllm.mem_cache.kernels.row_kernels` has the kernel. What does not fit (rows that lie scattered,
@@ -40,7 +40,7 @@ _WORDS_PER_WARP: Final = {False: 32 * 8, True: 32 * 16}
 
 
 class RowForm(NamedTuple):
-    """In which pieces the rows of a buffer are moved."""
+    """The pieces in which rows of a buffer are moved."""
 
     # Bytes that every address of a row is a multiple of, at most 16: what one access of a thread moves
     unit: int
@@ -49,14 +49,14 @@ class RowForm(NamedTuple):
 
     @classmethod
     def of(cls, buffers: Sequence[torch.Tensor], leading: int) -> RowForm:
-        """Return the widest form of the rows of equal, contiguous buffers, after ``leading`` dimensions."""
+        """Return the form with the widest pieces for rows of equal, contiguous buffers."""
         row = buffers[0].shape[leading:].numel() * buffers[0].dtype.itemsize
         unit = math.gcd(_WIDEST_UNIT, row, *(buffer.data_ptr() for buffer in buffers))
         word = min(unit, 8)
         return cls(unit, word, row // word)
 
     def chunk(self, most: int) -> int:
-        """Return how many words of a row one tile takes: a power of two, at most ``most``.
+        """Return the number of words of a row in one tile: a power of two, at most ``most``.
 
         A row is rarely a power of two. Of the chunks that add at most an eighth to it the largest is taken;
         where there is none, a sector's worth.
@@ -70,7 +70,7 @@ class RowForm(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """A compiled kernel, and the tiles that it cuts both buffers into."""
+    """A compiled kernel, and the tiles into which it divides both buffers."""
 
     launch: Launch
     rows: tuple[int, int]
@@ -78,7 +78,7 @@ class _Tiles(NamedTuple):
 
 
 class FusedRows:
-    """Move the same rows of two buffers in one launch.
+    """A mover of the same rows in two buffers, in one launch.
 
     ``device``: where the buffers are. ``forms``: of the two buffers. ``layers``: layers of both that every
     launch serves. ``tile_words``: words that one program moves. ``row_limits``: empty where sources and
@@ -126,7 +126,7 @@ class FusedRows:
         targets: tuple[Place, Place],
         write: Index,
     ) -> bool:
-        """Copy rows, or clear them where there are no sources.
+        """Copy rows, or set them to zero if there are no sources.
 
         Cost: one launch; no synchronisation.
         """
@@ -146,19 +146,19 @@ class FusedRows:
 
 
 def index_of(rows: torch.Tensor) -> Index:
-    """Return where row numbers are: int32 or int64, one dimension, any stride."""
+    """Return the location of row numbers in memory: int32 or int64, one dimension, any stride."""
     return rows.data_ptr(), _INDEX_WIDTHS[rows.dtype], rows.stride(0)
 
 
 def as_kernel_index(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return row numbers as a kernel reads them: on its device, and int64 unless they are int32."""
+    """Return row numbers in a kernel's form: on its device, and as int64 unless they are int32."""
     if rows.dtype not in _INDEX_WIDTHS:
         return bring(rows, device)
     return rows if rows.device == device else bring(rows, device, rows.dtype)
 
 
 def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:
-    """Return where rows are, if a kernel can move them in that form.
+    """Return the location of rows in memory, if a kernel can move them in that form.
 
     ``rows``: ``[rows, ...]`` or ``[layers, rows, ...]``, in a dtype whose rows have the form's bytes. Returns
     A `Place`; None where a row does not lie in one piece, or not at a multiple of the form's unit. Cost:
@@ -186,7 +186,7 @@ def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:
 
 
 def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T]) -> T | None:
-    """Build the launcher of kernels, where it was asked for or can be built.
+    """Return the kernel launcher if it was requested or can be built.
 
     ``fused``: always, never, or (None) on CUDA devices where Triton is installed and works. Returns what
     ``build`` returned; None where torch is to move rows. Laws: X1.
@@ -210,7 +210,7 @@ def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T])
 
 
 def _obstacle(device: torch.device) -> str | None:
-    """Say why kernels cannot move rows on a device."""
+    """Return the reason why kernels cannot move rows on a device."""
     try:
         import triton
     except ImportError as error:
@@ -231,7 +231,7 @@ def _compiled(
     ordered: bool,
     warps: int,
 ) -> Launch:
-    """Compile and load a kernel for a device; pools with rows of like forms share it."""
+    """Compile and load a kernel for a device; pools with rows of similar form share it."""
     import triton.language as tl
 
     from pymllm.mem_cache.kernels.row_kernels import move_rows

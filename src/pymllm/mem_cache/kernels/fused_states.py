@@ -1,4 +1,4 @@
-"""Copying and clearing rows of two buffers of states, in every layer, by a single launch."""
+"""Copies and resets of rows in two buffers of states, in every layer, by a single kernel launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROW_LIMITS: Final = (1, 8, 64, 512)
 
 
 class FusedStates:
-    """Move rows of two buffers ``[layers, rows, ...]`` in one launch, all layers.
+    """A mover of rows in two buffers ``[layers, rows, ...]``, in one launch for all layers.
 
     ``first``, ``second``: contiguous, with equally many layers; their rows may be empty. ``within``: whether
     rows are moved inside these buffers, where one may be read and written by the same call, and are cleared.
@@ -77,7 +77,7 @@ class FusedStates:
         return None if first is None or second is None else (first, second)
 
     def _start(self, places: tuple[Place, Place], rows: Rows) -> tuple[tuple[Place, Place], Index]:
-        """Return where to count from: a row that the host knows needs no index on the device."""
+        """Return the first row of a range, if the host knows it, so that the device needs no index."""
         if isinstance(rows, torch.Tensor):
             return places, index_of(rows)
         first, second = (

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def row_numbers(lanes, is_row, address, width, step):  # type: ignore[no-untyped-def]  # pragma: needs cuda
-    """Read int64 or int32 row numbers, or count them where there is no index (width 0)."""
+    """Load int64 or int32 row numbers, or generate consecutive ones if there is no index (width 0)."""
     # One compiled kernel serves both widths: the branch is the same for a whole launch, and no pass converts.
     numbers = lanes.to(tl.int64)
     if width == 8:
@@ -47,7 +47,7 @@ def move_part(  # type: ignore[no-untyped-def]  # pragma: needs cuda
     CLEAR: tl.constexpr,
     BARRIER: tl.constexpr,
 ):
-    """Move one tile: ROWS rows of one layer, CHUNK words of each."""
+    """Move one tile of ROWS rows in one layer, with CHUNK words of each row."""
     LANES: tl.constexpr = UNIT * 8 // WORD.primitive_bitwidth
     chunks = tl.cdiv(words, CHUNK)
     layer = (program // chunks % layers).to(tl.int64)
@@ -114,7 +114,7 @@ def move_rows(  # type: ignore[no-untyped-def]  # pragma: needs cuda
     CLEAR: tl.constexpr,
     BARRIER: tl.constexpr,
 ):
-    """Move rows of the first buffer by the first programs, the same rows of the second by the others."""
+    """Move rows of the first buffer in the first half of the programs, and of the second in the others."""
     program = tl.program_id(0)
     if program < a_programs:
         move_part(

@@ -1,1 +1,1 @@
-"""The tensors that hold data: keys and values, recurrent states, and which slot is where in a request."""
+"""The tensors of keys and values and of recurrent states, and the table of each request's slots."""

@@ -1,4 +1,4 @@
-"""Recurrent and convolution states of GDN (gated delta net) layers, one row per request or track slot."""
+"""The recurrent and convolution states of GDN (gated delta net) layers, by request row or track slot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pymllm.mem_cache.uploads import bring
 
 
 class GDNPool(OneOwner):
-    """Keep the states of all GDN layers, indexed like the rows of `ReqToTokenPool`.
+    """The states of all GDN layers, indexed like the rows of `ReqToTokenPool`.
 
     Rows ``1 .. max_reqs`` are the working states of the requests in those rows, row 0 is padding, and the
     rows from ``max_reqs + 1`` on are *track slots*: snapshots that a prefix cache keeps.
@@ -129,7 +129,7 @@ class GDNPool(OneOwner):
         return make_zeros("a buffer", shape, dtype, self.device)
 
     def __repr__(self) -> str:
-        """Show the shape of the pool and the number of free track slots."""
+        """Return the shape of the pool and the number of free track slots."""
         return (
             f"GDNPool(max_reqs={self.max_reqs}, num_gdn_layers={self.num_gdn_layers}, "
             f"max_track_slots={self.max_track_slots}, dtype={self.dtype}, device='{self.device}', "
@@ -234,7 +234,7 @@ class GDNPool(OneOwner):
             view.index_copy_(1, write, rows)
 
     def alloc_track_slot(self) -> int | None:
-        """Take the lowest free track slot.
+        """Allocate the lowest free track slot.
 
         Returns
         -------
@@ -259,7 +259,7 @@ class GDNPool(OneOwner):
         return slot
 
     def free_track_slot(self, slot: int) -> None:
-        """Give one track slot back; its content stays until the next write to the slot.
+        """Free a track slot, whose content stays until it is written again.
 
         Parameters
         ----------
@@ -300,11 +300,11 @@ class GDNPool(OneOwner):
         return slot in self._held_track_slots
 
     def available_track_slots(self) -> int:
-        """Count the track slots that can still be handed out (beyond the documented interface)."""
+        """Return the number of track slots that can still be handed out (beyond the documented interface)."""
         return len(self._free_track_slots)
 
     def clear(self) -> None:
-        """Take every track slot back and fill all states with zeros (beyond the documented interface).
+        """Free every track slot and set all states to zero (beyond the documented interface).
 
         Cost: one fill of all states; no synchronisation. Laws: X7 (the pool then behaves like a new one).
         """
@@ -313,7 +313,7 @@ class GDNPool(OneOwner):
         self._forget_track_slots()
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all states, padding and track slots included.
+        """Return the size of all states in bytes, including padding and track slots.
 
         Returns
         -------
@@ -329,7 +329,7 @@ class GDNPool(OneOwner):
         self._free_track_slots, self._held_track_slots = free, held
 
     def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> Rows:
-        """Check rows that are to be read or written."""
+        """Return checked rows to be read or written."""
         if is_single(value) and not isinstance(value, torch.Tensor):
             row = as_int(name, value)
             if not 0 <= row < self.pool_size:
@@ -341,7 +341,7 @@ class GDNPool(OneOwner):
         return rows
 
     def _as_index(self, rows: Rows) -> torch.Tensor:
-        """Bring rows to the pool's device, as torch reads them."""
+        """Return rows as an index on the pool's device."""
         if isinstance(rows, torch.Tensor):
             return bring(rows, self.device)
         # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.

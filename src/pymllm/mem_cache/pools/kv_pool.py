@@ -28,7 +28,7 @@ from pymllm.mem_cache.uploads import bring
 
 
 class KVPool(OneOwner):
-    """Store the keys and values of every layer, one row per slot.
+    """The keys and values of every layer, with one row per slot.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class KVPool(OneOwner):
             return memory.tensors(shapes, self.dtype)
 
     def __repr__(self) -> str:
-        """Show the shape of the pool."""
+        """Return the shape of the pool."""
         return (
             f"KVPool(size={self.size}, layer_num={self.layer_num}, "
             f"k={self.k_head_num}x{self.k_head_dim}, v={self.v_head_num}x{self.v_head_dim}, "
@@ -289,7 +289,7 @@ class KVPool(OneOwner):
     def _write_rows(
         self, layer: int, index: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor
     ) -> None:
-        """Store checked rows, by one launch where that can be."""
+        """Write checked rows, in one kernel launch if possible."""
         if self._fused is not None and self._fused.write(layer, index, k_rows, v_rows):
             return
         index = bring(index, self.device)
@@ -301,7 +301,7 @@ class KVPool(OneOwner):
         self._v_bits[layer].index_copy_(0, index, v_bits)
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all buffers, the padding rows included.
+        """Return the size of all buffers in bytes, including padding rows.
 
         Returns
         -------
@@ -318,7 +318,7 @@ class KVPool(OneOwner):
         return layer
 
     def _as_rows(self, name: str, rows: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-        """Check ``k`` or ``v``, and return its rows in the shape of the pool rows to be written."""
+        """Return the checked rows of ``k`` or ``v``, in the shape of the pool's rows."""
         if not isinstance(rows, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(rows).__name__}")
         if rows.dtype is not self.dtype:
@@ -338,21 +338,21 @@ class KVPool(OneOwner):
         return rows.resolve_conj().resolve_neg() if rows.is_conj() or rows.is_neg() else rows
 
     def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
-        """Tell whether rows lie in the layer's own buffers, seen through any tensor."""
+        """Tell whether rows lie in the layer's own buffers, through whichever tensor."""
         first, end = _span_of(rows)
         k_first, k_end, v_first, v_end = self._spans[layer]
         return (first < k_end and k_first < end) or (first < v_end and v_first < end)
 
 
 def _span_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of the storage behind a tensor, from its first byte to after its last."""
+    """Return the address range of a tensor's storage: its first byte, and the one after its last."""
     storage = tensor.untyped_storage()
     first = storage.data_ptr()
     return first, first + storage.nbytes()
 
 
 def _is_batch_of_rows(shape: torch.Size, row: int, count: int) -> bool:
-    """Tell whether trailing dimensions multiply to ``row`` and the leading ones to ``count``."""
+    """Tell whether the trailing dimensions multiply to ``row`` and the leading ones to ``count``."""
     trailing = 1
     for cut in range(len(shape), -1, -1):
         if trailing == row and shape[:cut].numel() == count:

@@ -1,4 +1,4 @@
-"""Page-locked memory of the host: plain memory that CUDA is told of, which takes no more than what is in it.
+"""Page-locked host memory, made by registering ordinary memory of the exact size with CUDA.
 
 Torch's own pinned memory is rounded up to a power of two: 20 GiB become 32.
 """
@@ -17,7 +17,7 @@ _ALIGNED: Final = 64  # what torch gives tensors on the host
 
 
 class PinnedMemory(mmap.mmap):
-    """Zeros that are page-locked for CUDA, until nothing looks at them any more.
+    """Zeros in memory that stays page-locked for CUDA while any tensor refers to it.
 
     ``size``: bytes, rounded up to whole pages of the host. CUDA must be in use in this process: nothing is
     started here. `RuntimeError` where the driver refuses.
@@ -26,7 +26,7 @@ class PinnedMemory(mmap.mmap):
     _locked: tuple[Any, int, int] | None = None  # CUDA's runtime, the address, and of which process
 
     def __new__(cls, size: int) -> PinnedMemory:
-        """Map and lock so many bytes."""
+        """Map and lock so many bytes of memory."""
         # Shared with forked children, as mmap has it: after a fork, a write to a private page would go to a
         # copy, while the device goes on with the page itself.
         memory = super().__new__(cls, -1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -42,7 +42,7 @@ class PinnedMemory(mmap.mmap):
         return memory
 
     def tensors(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[torch.Tensor]:
-        """Return tensors side by side, each of which keeps all of the memory."""
+        """Return consecutive tensors in the memory, each of which keeps all of it alive."""
         made = []
         start = 0
         for shape in shapes:
@@ -53,7 +53,7 @@ class PinnedMemory(mmap.mmap):
         return made
 
     def __del__(self) -> None:
-        """Unlock it: CUDA would take whatever is mapped there next for page-locked."""
+        """Unlock the memory, since CUDA would treat later mappings at its address as page-locked."""
         if self._locked is None or sys.is_finalizing():
             return
         runtime, address, process = self._locked
@@ -62,10 +62,10 @@ class PinnedMemory(mmap.mmap):
 
 
 def size_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Return the bytes from the beginning of a tensor to that of the next one."""
+    """Return the bytes of a tensor, rounded up to the start of the next one."""
     return -(-torch.Size(shape).numel() * dtype.itemsize // _ALIGNED) * _ALIGNED
 
 
 def can_pin(device: torch.device) -> bool:
-    """Tell whether buffers on a device can be page-locked without starting anything."""
+    """Tell whether buffers of a device can be page-locked, without initialising the device."""
     return device.type == "cpu" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

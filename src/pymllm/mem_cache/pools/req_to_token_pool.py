@@ -1,4 +1,4 @@
-"""The table from (request row, position) to KV slot, and the rows that requests live in."""
+"""The table from (request row, position) to KV slot, and the allocation of its rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POSITION_ADVICE = "max_context_len is the bound"
 
 
 class ReqToTokenPool(OneOwner):
-    """Hand out one row per live request and keep the slots of its tokens there.
+    """A table with one row for each live request, which holds the slots of its tokens.
 
     Parameters
     ----------
@@ -96,14 +96,14 @@ class ReqToTokenPool(OneOwner):
         self._free_rows, self._is_open = self._new_trackers()
 
     def __repr__(self) -> str:
-        """Show the shape of the pool and the number of free rows."""
+        """Return the shape of the pool and the number of free rows."""
         return (
             f"ReqToTokenPool(max_reqs={self.size}, max_context_len={self.max_context_len}, "
             f"device='{self.device}', available={self.available_size()})"
         )
 
     def available_size(self) -> int:
-        """Count the rows that can still be handed out.
+        """Return the number of rows that can still be handed out.
 
         Returns
         -------
@@ -113,7 +113,7 @@ class ReqToTokenPool(OneOwner):
         return len(self._free_rows)
 
     def alloc(self, n: int = 1) -> list[int] | None:
-        """Take ``n`` free rows, the lowest first.
+        """Allocate ``n`` free rows, the lowest first.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class ReqToTokenPool(OneOwner):
         return rows
 
     def free(self, slot: int) -> None:
-        """Give one row back and fill it with zeros.
+        """Free one row and set it to zeros.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class ReqToTokenPool(OneOwner):
             self._write_entries(rows, positions, values)  # type: ignore[arg-type]
 
     def _put(self, row: int, start: int, stop: int, slots: torch.Tensor) -> None:
-        """Write checked slots over entries of one row."""
+        """Write checked slots to entries of one row."""
         if stop - start == 1 and slots.is_cpu and not self.req_to_token.is_cpu:
             # A number that is an argument of the launch is sent with it, and part of a graph.
             self.req_to_token[row, start:stop].fill_(slots.to(torch.int32).item())
@@ -262,7 +262,7 @@ class ReqToTokenPool(OneOwner):
         self.req_to_token.index_put_(index, bring(slots, self.device, torch.int32))
 
     def clear(self) -> None:
-        """Take every row back and fill the table with zeros, row 0 included.
+        """Free every row and set the whole table to zero, including row 0.
 
         Notes
         -----
@@ -274,7 +274,7 @@ class ReqToTokenPool(OneOwner):
         self._free_rows, self._is_open = tracker
 
     def _new_trackers(self) -> tuple[list[int], NDArray[np.bool_]]:
-        """Return the free rows, and which may be written: those that are handed out, and padding."""
+        """Return the free rows, and a record of rows that may be written: handed-out ones and padding."""
         is_open = np.zeros(self.size + 1, dtype=np.bool_)
         is_open[0] = True
         # An ascending list already is a heap.
@@ -311,7 +311,7 @@ class ReqToTokenPool(OneOwner):
         return start, stop
 
     def _as_slots(self, values: IndexLike | SupportsIndex, count: int) -> torch.Tensor:
-        """Check the values to write, and return them as a flat tensor, where they are."""
+        """Return the checked values to write as a flat tensor on their own device."""
         if isinstance(values, (torch.Tensor, np.ndarray)):
             if values.ndim > 1:
                 raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
@@ -326,11 +326,11 @@ class ReqToTokenPool(OneOwner):
 
 
 def _is_plain(value: object) -> TypeGuard[SupportsIndex]:
-    """Tell whether a value is one number of Python or NumPy, which the host knows without asking."""
+    """Tell whether a value is one Python or NumPy number, which the host can read without waiting."""
     return not isinstance(value, (torch.Tensor, np.ndarray)) and is_single(value)
 
 
 def _check_one(name: str, number: int, stop: int, advice: str) -> None:
-    """Refuse one integer outside ``0 .. stop - 1``, in the words of `check_range`."""
+    """Raise an error for an integer outside ``0 .. stop - 1``, worded as in `check_range`."""
     if not 0 <= number < stop:
         raise IndexError(f"{name} {number} is outside 0..{stop - 1} (1 of 1 are); {advice}")

@@ -1,4 +1,4 @@
-"""Rows of a pool: what counts as an index of them, whether its values may be read, and their bits.
+"""Row indices of pools: which values are indices, whether to read them, and the bits of rows.
 
 As in `pymllm.mem_cache.arguments`, the checks here are about one argument alone (law X1).
 """
@@ -18,7 +18,7 @@ IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
 
 
 def as_integers(name: str, value: IndexLike) -> torch.Tensor:
-    """Read integers of any dtype and shape as a flat tensor.
+    """Return integers of any dtype and shape as a flat tensor.
 
     ``value``: integers of any shape. Bools are not integers. Returns shape ``(n,)``; a tensor keeps its dtype
     and device, anything else becomes int64 on the CPU. It may share memory with ``value``. Cost: O(1) for
@@ -54,7 +54,7 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
 
 
 def _refuse_beyond_int64(name: str, numbers: npt.NDArray[np.integer]) -> None:
-    """Refuse numbers that would be negative once they are int64."""
+    """Raise an error for numbers that would be negative as int64."""
     if numbers.size and numbers.max() >= 2**63:
         raise _beyond_int64(name, int(numbers[numbers >= 2**63][0]))
 
@@ -64,7 +64,7 @@ def _beyond_int64(name: str, number: int) -> ValueError:
 
 
 def as_index(name: str, value: IndexLike) -> torch.Tensor:
-    """Read indices of any integer dtype and shape as a flat int64 tensor.
+    """Return indices of any integer dtype and shape as a flat int64 tensor.
 
     ``value``: indices of any shape. Bools are not indices, and uint8 is a number here, never a mask. Returns
     shape ``(n,)``, int64, on the device of ``value`` (CPU unless it is a tensor). It may share memory with
@@ -75,14 +75,14 @@ def as_index(name: str, value: IndexLike) -> torch.Tensor:
 
 
 def is_single(value: object) -> TypeGuard[SupportsIndex]:
-    """Tell whether ``value`` is meant as one number and not as a run of them."""
+    """Tell whether ``value`` stands for one number rather than for a series of numbers."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.ndim == 0
     return hasattr(value, "__index__")
 
 
 def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
-    """Tell whether the values of ``index`` are to be looked at.
+    """Tell whether to check the values of ``index``, which may be costly on a device.
 
     ``check_bounds``: the pool's setting: always, never, or (None) where looking costs no synchronisation.
     """
@@ -90,7 +90,7 @@ def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
 
 
 def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
-    """Refuse integers outside ``0 .. stop - 1``.
+    """Raise an error for integers outside ``0 .. stop - 1``.
 
     ``index``: shape ``(n,)``, any integer dtype. Cost: O(n); synchronises where ``index`` is on another
     device than the host. Laws: X1, P3, P5.
@@ -112,7 +112,7 @@ _INTEGER_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int
 
 
 def bit_view(tensor: torch.Tensor) -> torch.Tensor:
-    """View a tensor as integers of the same width.
+    """Return a view of a tensor as integers of the same width.
 
     ``tensor``: any shape, strides and dtype. Returns the same memory, shape and strides, as int8, int16,
     int32 or int64. A dtype of another width (complex128) stays as it is. Cost: O(1). Source: torch 2.13 has

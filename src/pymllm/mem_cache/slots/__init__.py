@@ -1,1 +1,1 @@
-"""The allocators of KV slots, and the free lists under them: which pages of a pool are whose."""
+"""The allocators of KV slots, and the free lists of pages below them."""

@@ -1,4 +1,4 @@
-"""The free list as tensors on the pool's own device: no call waits for the device.
+"""The free list as tensors on the pool's own device, whose calls do not wait for the device.
 
 How many pages are free, and how many a call frees, is known on the host from shapes alone; only their
 numbers live on the device. What needs a number (an ownership check, the distinct pages among slots)
@@ -24,11 +24,11 @@ from pymllm.mem_cache.uploads import as_tensor, bring
 _HELD, _FREE, _PENDING, _RESERVED = 0, 1, 2, 3
 
 _Way: TypeAlias = tuple[Callable[[torch.Tensor], None], Callable[[torch.Tensor], None]]
-"""How pages are given back, and how that is undone."""
+"""A way to give pages back, and the way to undo that."""
 
 
 class Whereabouts(enum.Enum):
-    """Where the pages are that a `LateCount` counts."""
+    """The state of the pages that a `LateCount` counts."""
 
     PENDING = "pending"
     RELEASED = "released"
@@ -36,7 +36,7 @@ class Whereabouts(enum.Enum):
 
 
 class LateCount:
-    """Count pages on their device without waiting for it.
+    """A count of pages that the device computes and the host reads later, without waiting.
 
     ``pages``: shape ``(n,)``; zeros are no pages, and only what is none is counted out. ``where``: the list
     that they are in. ``where``: as given; whoever moves the pages changes it. On CUDA the number goes to
@@ -59,18 +59,18 @@ class LateCount:
         self._done.record(torch.cuda.current_stream(device))
 
     def is_here(self) -> bool:
-        """Tell whether the count can be read without a wait."""
+        """Whether the host can read the count without waiting for the device."""
         return self._done is not None and bool(self._done.query())  # type: ignore[no-untyped-call]
 
     def read(self) -> int:
-        """Return the number, now or as soon as it is here."""
+        """Return the number, after waiting for it if needed."""
         if self._done is not None:
             self._done.synchronize()  # pragma: needs cuda
         return int(self._number)
 
 
 class DeviceSlotStore(SlotStore):
-    """A free list on a device, as two lists: what `take` reads from, and what was freed since.
+    """A free list on a device, as two lists: pages for `take`, and pages freed since the last merge.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`.
     ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last merge (law
@@ -98,7 +98,7 @@ class DeviceSlotStore(SlotStore):
         self.clear()
 
     def new_trackers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the list of all pages, and a label for each."""
+        """Return the list of all pages, and a label for each page."""
         main = torch.arange(1, self.pages + 1, device=self.device)
         # With padding in front and one entry behind, where everything outside of the pool is looked up.
         with torch.inference_mode(False):  # what is born in it could not be written outside it
@@ -107,7 +107,7 @@ class DeviceSlotStore(SlotStore):
         return main, state
 
     def open_trackers(self, tracker: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Begin anew with such a list and labels."""
+        """Start again with such a list and labels."""
         self._main, self._state = tracker
         self._main_from = 0
         self._released: list[torch.Tensor] = []
@@ -122,7 +122,7 @@ class DeviceSlotStore(SlotStore):
 
     @property
     def free_pages(self) -> int:
-        """Pages that `take` can still deliver; waits for counts that are not here yet."""
+        """The number of pages that `take` can still return; waits for counts that have not arrived."""
         if self._late:
             self._note_counts(wait=True)
         return self._free_sure
@@ -133,7 +133,7 @@ class DeviceSlotStore(SlotStore):
 
     @property
     def pending_pages(self) -> int:
-        """Pages given back inside the open group; waits as `free_pages`."""
+        """The number of pages given back inside the open group; waits as `free_pages`."""
         self._note_counts(wait=True)
         return self._pending_sure
 
@@ -142,13 +142,13 @@ class DeviceSlotStore(SlotStore):
         self._pending_sure = count
 
     def has_room(self, count: int) -> bool:
-        """Tell whether ``count`` pages are free; waits only where a late count decides."""
+        """Tell whether ``count`` pages are free; waits only if a late count decides."""
         if count > self._free_sure:
             self._note_counts(wait=False)
         return count <= self._free_sure or count <= self.free_pages
 
     def _note_counts(self, wait: bool) -> None:
-        """Add the late counts that are here, or all of them, to the certain counts."""
+        """Add the late counts that have arrived, or all late counts, to the known counts."""
         if not self._late:
             return
         coming: list[LateCount] = []
@@ -179,7 +179,7 @@ class DeviceSlotStore(SlotStore):
         return pages
 
     def put_back(self, pages: torch.Tensor) -> None:
-        """Move back before pages that `take` has just returned: they are still in the list."""
+        """Return pages that `take` has just handed out, and that are still in the list before its start."""
         self._label(pages, _FREE, _HELD)
         count = pages.numel()
         self._main_from -= count
@@ -187,7 +187,7 @@ class DeviceSlotStore(SlotStore):
         self._free_sure += count
 
     def merge(self) -> None:
-        """Put pages freed since the last merge on a par with pages that were free before."""
+        """Make pages freed since the last merge available like all others."""
         if not self._released:
             return
         self._note_counts(wait=False)
@@ -210,7 +210,7 @@ class DeviceSlotStore(SlotStore):
         self._move_late(Whereabouts.RELEASED, Whereabouts.MAIN)
 
     def _closed_up(self, pages: torch.Tensor, count: int) -> torch.Tensor:
-        """Return the first ``count`` pages in their order, without the zeros between them."""
+        """Return the first ``count`` nonzero pages, in order."""
         places = torch.nonzero_static(pages != 0, size=count, fill_value=pages.numel()).view(-1)
         return torch.cat([pages, pages.new_zeros(1)])[places]
 
@@ -224,29 +224,29 @@ class DeviceSlotStore(SlotStore):
 
     @property
     def _reads_later(self) -> bool:
-        """Whether pages are only noted down, and told apart at the end of the group."""
+        """Whether freed pages are only recorded, and made distinct at the end of the group."""
         return self.group_open and self.page_size > 1 and not self.check_ownership
 
     def claim_loosely(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the page of each slot where repeats are dropped at the end of the group, else as `claim`."""
+        """Return the page of each slot; repeats stay if the end of the group drops them, else as `claim`."""
         return self._pages_of(self._read(indices)) if self._reads_later else self.claim(indices)
 
     def give_loosely(self, pages: torch.Tensor) -> None:
-        """Note pages down where they are told apart at the end of the group, else `give` them."""
+        """Record pages if the end of the group makes them distinct; otherwise `give` them."""
         if self._reads_later:
             self._unread.append(pages)
         else:
             self.give(pages)
 
     def take_again_loosely(self, pages: torch.Tensor) -> None:
-        """Undo `give_loosely`."""
+        """Undo the last `give_loosely`."""
         if self._reads_later:
             self._unread.pop()
         else:
             self.take_again(pages)
 
     def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
-        """Give back pages, and the pages that a table has for them to another store.
+        """Free pages, and their table entries in another store.
 
         Without checks there is no wait for single slots, nor for pages inside a group, and one for pages and
         what the table has for them together.
@@ -264,7 +264,7 @@ class DeviceSlotStore(SlotStore):
     def free_starts_with(
         self, starts: torch.Tensor | NDArray[np.int64], table: torch.Tensor, others: SlotStore
     ) -> None:
-        """Give back the pages that begin at ``starts``, and a table's pages for them to another store.
+        """Free the pages that begin at ``starts``, and their table entries in another store.
 
         Without checks there is no wait: how many of the others that are follows.
         """
@@ -274,7 +274,7 @@ class DeviceSlotStore(SlotStore):
             self._free_distinct(self.claim_starts(starts), table, others)
 
     def _free_distinct(self, pages: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
-        """Give back pages, each named once, and the pages that a table has for them."""
+        """Free distinct pages, and their table entries in another store."""
         assert isinstance(others, DeviceSlotStore)
         # A count that is late, and what is only noted down, are of pages that were not all there.
         is_known = not (others._late or others._unread or self._unread)
@@ -284,7 +284,7 @@ class DeviceSlotStore(SlotStore):
         self._free_both(pages, table, (self.give, self.take_again), theirs)
 
     def _free_both(self, pages: torch.Tensor, table: torch.Tensor, mine: _Way, theirs: _Way) -> None:
-        """Give back pages in one way, and the pages that a table has for them in another, or neither."""
+        """Free pages in one way and their table entries in another way; or, on an error, neither."""
         found = table[pages]
         mine[0](pages)
         try:
@@ -300,7 +300,7 @@ class DeviceSlotStore(SlotStore):
             raise
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give back the pages that begin at ``starts``, each named once."""
+        """Free the pages that begin at ``starts``, each named once."""
         self.give(self.claim_starts(starts))
 
     def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> torch.Tensor:
@@ -313,14 +313,14 @@ class DeviceSlotStore(SlotStore):
         return self._pages_of(self._read(as_tensor(starts)))
 
     def claim(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the distinct pages that ``indices`` names, checked where ownership is."""
+        """Return the distinct pages of slots ``indices``, after a check of ownership if it is on."""
         pages = self.check_held(indices)
         if self.page_size == 1:
             return pages.clone()  # they may be the caller's own
         return self._distinct(pages)
 
     def check_held(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the page of each slot, repeats and all, checked where ownership is."""
+        """Return the page of each slot, with repeats, after a check of ownership if it is on."""
         slots = self._read(indices)
         pages = self._pages_of(slots)
         if not self.check_ownership or not slots.numel():
@@ -335,7 +335,7 @@ class DeviceSlotStore(SlotStore):
     def claim_with(
         self, indices: torch.Tensor, table: torch.Tensor, whole: bool
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the distinct pages that ``indices`` names, and the pages that ``table`` has for them.
+        """Return the distinct pages of slots ``indices``, with their entries in ``table``.
 
         Without checks, one wait tells how many of both there are.
         """
@@ -347,7 +347,7 @@ class DeviceSlotStore(SlotStore):
         return pages[firsts], found[left], (pages, found)
 
     def give(self, pages: torch.Tensor) -> None:
-        """Append pages to those released, or to those pending inside a group."""
+        """Append pages to the freed ones, or inside a group to the pending ones."""
         count = pages.numel()
         if not count:
             return
@@ -364,7 +364,7 @@ class DeviceSlotStore(SlotStore):
             self._free_sure += count
 
     def take_again(self, pages: torch.Tensor) -> None:
-        """Take pages off the list that `give` has just appended them to."""
+        """Remove from a list the pages that `give` has just appended."""
         count = pages.numel()
         if not count:
             return
@@ -377,7 +377,7 @@ class DeviceSlotStore(SlotStore):
             self._free_sure -= count
 
     def _give_some(self, pages: torch.Tensor) -> None:
-        """Take back pages among zeros, where ownership is not checked: their count follows."""
+        """Take back pages among zeros, without a check of ownership; their count arrives later."""
         if not pages.numel():
             return
         self._note_counts(wait=False)
@@ -390,12 +390,12 @@ class DeviceSlotStore(SlotStore):
         self._has_gaps = True
 
     def _take_some_again(self, pages: torch.Tensor) -> None:
-        """Undo `_give_some`."""
+        """Undo the last `_give_some`."""
         (self._pending if self.group_open else self._released).pop()
         self._late.pop()
 
     def end_group_with(self, others: SlotStore) -> None:
-        """End both groups; one wait tells apart what either only noted down."""
+        """End the groups of two stores, with one wait to make all recorded pages distinct."""
         assert isinstance(others, DeviceSlotStore)
         if self._unread and others._unread:
             ordered, firsts = self._read_unread()
@@ -412,12 +412,12 @@ class DeviceSlotStore(SlotStore):
         super().end_group_with(others)
 
     def _read_unread(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return in order what was only noted down, and mark each page once and no zero."""
+        """Return recorded pages in order, with a mark on each distinct page other than zero."""
         ordered, is_first = self._in_order(torch.cat(self._unread))
         return ordered, is_first.logical_and_(ordered)
 
     def _release_pending(self) -> None:
-        """Give the pending pages, told apart now where they were only noted down."""
+        """Free the pending pages, made distinct now if they were only recorded."""
         pending, sure = self._pending, self._pending_sure
         if self._unread:
             ordered, is_first = self._read_unread()
@@ -439,11 +439,11 @@ class DeviceSlotStore(SlotStore):
         self.group_open = False
 
     def _group(self) -> tuple[Any, ...]:
-        """Return the state that the end of the group replaces."""
+        """Return the state of the open group, to undo its end."""
         return len(self._released), self._free_sure, self._pending, self._pending_sure, self._unread
 
     def _reopen_group(self, group: tuple[Any, ...]) -> None:
-        """Have pages pending again that the end of the group has released.
+        """Undo the end of a group, so that its pages are pending again.
 
         Where counts come late nothing is checked nor told apart, so that no end fails and none is undone.
         """
@@ -454,15 +454,15 @@ class DeviceSlotStore(SlotStore):
         self.group_open = True
 
     def new_pages(self, numbers: NDArray[np.int64]) -> torch.Tensor:
-        """Return the numbers on the device."""
+        """Return page numbers as a tensor on the device."""
         return bring(torch.from_numpy(numbers), self.device)
 
     def label_parked(self, pages: torch.Tensor, is_parked: bool) -> None:
-        """Label pages that wait for a transfer as pending, and others as handed out."""
+        """Label pages in a transfer as pending, and other pages as handed out."""
         self._label(pages, _PENDING if is_parked else _HELD, _HELD)
 
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
-        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        """Return the first ``count`` slots of ``pages``, in order, as a new int32 tensor."""
         if self.page_size == 1:
             return pages.int()
         slots = torch.add(self._offsets, pages.unsqueeze(1), alpha=self.page_size).view(-1)
@@ -471,7 +471,7 @@ class DeviceSlotStore(SlotStore):
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return page and offset in the page for each slot, repeats and all."""
+        """Return the page of each slot, with repeats, and its offset in the page."""
         slots = self._read(indices)
         if check_range and not torch.equal(slots, slots.clamp(0, self.last_slot)):
             raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]), indices)
@@ -481,24 +481,24 @@ class DeviceSlotStore(SlotStore):
         return pages, torch.sub(slots, pages, alpha=self.page_size)
 
     def slots_at(self, pages: torch.Tensor, offsets: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+        """Return the slot at each offset of each page, as int32 of ``shape``; 0 for page 0."""
         # No page is below 0, so that its sign is what blanks the offset: quicker than a mask.
         slots = pages if self.page_size == 1 else (offsets * pages.sign()).add_(pages, alpha=self.page_size)
         slots = slots.int()
         return slots if len(shape) == 1 else slots.view(shape)
 
     def new_table(self) -> torch.Tensor:
-        """Return a zero for each page, page 0 included."""
+        """Return a table with a zero for each page, including page 0."""
         with torch.inference_mode(False):
             return torch.zeros(self.pages + 1, dtype=torch.int64, device=self.device)
 
     def forget(self, table: torch.Tensor, pages: torch.Tensor) -> None:
-        """Write a zero to a table for each of some pages, repeats and all."""
+        """Set the table entries of pages, which may repeat, to zero."""
         # Assigning the number by index has torch 2.11 send it from the host, and wait until it is there.
         table.index_fill_(0, pages, 0)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
+        """Return for each slot, inside the pool or not, whether a caller holds it: bool, same shape.
 
         Read from the lists alone, which is right with checks off too: a pass over the whole pool.
         """
@@ -513,7 +513,7 @@ class DeviceSlotStore(SlotStore):
         return (inside & held[pages * inside]).reshape(indices.shape)
 
     def _label(self, pages: torch.Tensor, label: int, before: int) -> None:
-        """Label pages if ownership is checked; if that fails, restore the label ``before``."""
+        """Label pages if ownership is checked; on an error, restore the label ``before``."""
         if self.check_ownership:
             try:
                 self._state.index_fill_(0, pages, label)
@@ -522,7 +522,7 @@ class DeviceSlotStore(SlotStore):
                 raise
 
     def _read(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return ``indices`` as one dimension of int64 on the device, without a copy where they are that."""
+        """Return ``indices`` as one dimension of int64 on the device, copied only if needed."""
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
         if indices.dtype not in INTEGER_DTYPES and indices.numel():
@@ -539,7 +539,7 @@ class DeviceSlotStore(SlotStore):
         return torch.bitwise_right_shift(slots, self._page_shift)
 
     def _distinct(self, pages: torch.Tensor) -> torch.Tensor:
-        """Return each page once; how many that are is asked of the device."""
+        """Return each page once, after asking the device for their number."""
         if pages.numel() < 2:
             return pages
         if not self._is_apart:  # where nothing waits, one call is quicker than six
@@ -550,27 +550,27 @@ class DeviceSlotStore(SlotStore):
         return ordered[firsts]
 
     def _in_order(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sort pages, and mark the first of each."""
+        """Return the pages sorted, with a mark on the first of each."""
         ordered = pages.sort().values
         is_first = torch.ones_like(ordered, dtype=torch.bool)
         torch.ne(ordered[1:], ordered[:-1], out=is_first[1:])
         return ordered, is_first
 
     def _places(self, *marks: torch.Tensor) -> list[torch.Tensor]:
-        """Return where each list is marked: one wait for all counts, and none for what they count."""
+        """Return the marked positions of each list, with one wait for all counts."""
         counts = torch.stack([mark.sum() for mark in marks]).tolist()
         return [
             torch.nonzero_static(mark, size=count).view(-1) for mark, count in zip(marks, counts, strict=True)
         ]
 
     def _refuse_repeated(self, slots: torch.Tensor) -> None:
-        """Raise for a slot that is named twice."""
+        """Raise an error for a slot that is named twice."""
         values, counts = torch.unique(slots, return_counts=True)
         if values.numel() != slots.numel():
             raise self.repeated_error(int(values[counts > 1][0]))
 
     def _refuse(self, slots: torch.Tensor, state: torch.Tensor, indices: torch.Tensor) -> NoReturn:
-        """Raise for the first slot outside the pool, or else for the first slot that is not held."""
+        """Raise an error for the first slot outside the pool, or else for the first that is not held."""
         outside = (state == _RESERVED).nonzero()
         if outside.numel():
             raise self.outside_error(int(slots[outside[0]]), indices)

@@ -1,4 +1,4 @@
-"""The free list in NumPy as a queue: what serves pools on the CPU that neither check ownership nor sort."""
+"""The free list as a NumPy queue, for pools on the CPU without ownership checks or sorting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIGNED = frozenset({torch.int32, torch.int64})  # what callers have: other inte
 
 
 class HostQueueStore(HostPages):
-    """A ring of free pages: what was freed first goes first.
+    """A ring of free pages that hands out the earliest freed page first.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
     the CPU, and both switches are off. A queue keeps law A4 by itself, so a merge has nothing to do. Nobody
@@ -37,7 +37,7 @@ class HostQueueStore(HostPages):
         return np.arange(1, self.pages + 1, dtype=np.int32)
 
     def open_trackers(self, tracker: NDArray[np.int32]) -> None:
-        """Begin anew with such a ring."""
+        """Start again with such a ring."""
         self._ring = tracker
         self._first = 0
         self.free_pages = self.unparked_pages = self.pages
@@ -47,7 +47,7 @@ class HostQueueStore(HostPages):
         self._pending: list[NDArray[np.integer]] = []
 
     def take(self, count: int) -> NDArray[np.int32] | None:
-        """Hand out the pages that have been free for longest, or return ``None`` and change nothing."""
+        """Hand out the pages that have been free longest; or return ``None`` and change nothing."""
         if count > self.free_pages:
             return None
         pages = self._in_ring(self._first, count).copy()  # or what is given next would overwrite it
@@ -55,12 +55,12 @@ class HostQueueStore(HostPages):
         return pages
 
     def put_back(self, pages: NDArray[np.int32]) -> None:
-        """Move back before pages that `take` has just returned: they are still in the ring."""
+        """Return pages that `take` has just handed out, and that are still in the ring before its start."""
         self._first = (self._first - pages.size) % self.pages
         self.free_pages += pages.size
 
     def take_slots(self, count: int) -> torch.Tensor | None:
-        """Hand out ``count`` slots, or return ``None`` and change nothing.
+        """Hand out ``count`` slots; or return ``None`` and change nothing.
 
         Written from the ring itself: a copy of its pages takes 3 us for 12,000 of one slot.
         """
@@ -76,20 +76,20 @@ class HostQueueStore(HostPages):
         self._first = (self._first + count) % self.pages
 
     def _in_ring(self, start: int, count: int) -> NDArray[np.int32]:
-        """Return pages of the ring, to be read at once: mostly a view."""
+        """Return pages of the ring, mostly as a view, for immediate reading."""
         end = start + count
         if end <= self.pages:
             return self._ring[start:end]
         return np.concatenate((self._ring[start:], self._ring[: end - self.pages]))
 
     def merge(self) -> None:
-        """Do nothing: what was freed since the last merge is behind what was free before (A4)."""
+        """Do nothing, since pages freed since the last merge come after all others anyway (A4)."""
 
     def label_parked(self, pages: NDArray[np.int64], is_parked: bool) -> None:
-        """Do nothing: no page has a label."""
+        """Do nothing, since pages have no labels here."""
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
-        """Return the distinct pages that ``indices`` names; more than are handed out is an error."""
+        """Return the distinct pages of slots ``indices``; raise an error for more than are handed out."""
         pages = self.check_held(indices)
         if self.page_size > 1 and pages.size:
             pages = self._distinct(pages, self._marks)
@@ -97,7 +97,7 @@ class HostQueueStore(HostPages):
         return pages
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give back the pages that ``indices`` names, or refuse all of them.
+        """Free the pages of slots ``indices``, or raise an error and free none.
 
         A slot, or the tail of a request, which is in one page, goes into the ring as a number: as an array
         that is read, told apart and written it takes 7 us, and so 1.5.
@@ -114,7 +114,7 @@ class HostQueueStore(HostPages):
             self.give(self.claim(indices))
 
     def _only_page(self, indices: torch.Tensor) -> int:
-        """Return the page that no more slots than one page has are all in; 0 where it is not that simple."""
+        """Return the only page of slots that fit into one page; 0 if they are not that simple."""
         if not isinstance(indices, torch.Tensor) or indices.dtype not in _SIGNED or indices.dim() != 1:
             return 0
         if not 0 < indices.numel() <= self.page_size:
@@ -124,7 +124,7 @@ class HostQueueStore(HostPages):
         return page if 0 < page <= self.pages and max(numbers) // self.page_size == page else 0
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give back the pages that begin at ``starts``, each named once, and no more than are handed out."""
+        """Free the pages that begin at ``starts``, each named once; at most as many as are handed out."""
         if not isinstance(starts, np.ndarray):
             starts = self._read(starts)
         pages = starts if self.page_size == 1 else self._pages_of(starts)
@@ -132,7 +132,7 @@ class HostQueueStore(HostPages):
         self.give(pages)
 
     def _check_count(self, count: int) -> None:
-        """Refuse what would overwrite the queue."""
+        """Raise an error for a free that would overwrite the queue."""
         if count > self.held_pages:
             raise OwnershipError(
                 f"{count} pages are given back and {self.held_pages} are handed out: "
@@ -140,12 +140,12 @@ class HostQueueStore(HostPages):
             )
 
     def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
-        """Return the page of each slot, repeats and all; who has it is not known here."""
+        """Return the page of each slot, with repeats; ownership is unknown here."""
         slots = self._read(indices)
         return slots if self.page_size == 1 else self._pages_of(slots)
 
     def give(self, pages: NDArray[np.integer]) -> None:
-        """Put pages behind all others, or among the pending ones inside a group."""
+        """Append pages to the ring, or inside a group to the pending ones."""
         size = pages.size
         if self.group_open:
             self._pending.append(pages.copy())
@@ -161,14 +161,14 @@ class HostQueueStore(HostPages):
         self.free_pages += size
 
     def take_again(self, pages: NDArray[np.integer]) -> None:
-        """Forget pages that `give` has just put behind all others."""
+        """Remove the pages that `give` has just appended."""
         if self.group_open:
             self.pending_pages -= self._pending.pop().size
         else:
             self.free_pages -= pages.size
 
     def _release_pending(self) -> None:
-        """Give the pending pages, in the order in which they came."""
+        """Free the pending pages, in order of arrival."""
         before = self.free_pages
         self.group_open = False
         try:
@@ -181,14 +181,14 @@ class HostQueueStore(HostPages):
         self._pending, self.pending_pages = [], 0
 
     def _reopen_group(self, pending: list[NDArray[np.integer]]) -> None:
-        """Take back the pages that the end of the group put behind all others, and make them pending."""
+        """Undo the end of a group, so that its pages are pending again."""
         count = sum(pages.size for pages in pending)
         self.free_pages -= count
         self._pending, self.pending_pages = pending, count
         self.group_open = True
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
+        """Return for each slot, inside the pool or not, whether a caller holds it: bool, same shape.
 
         Cost: a pass over the free pages, since none has a label.
         """

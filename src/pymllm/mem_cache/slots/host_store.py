@@ -1,4 +1,4 @@
-"""Free lists in NumPy: what they share, and the one with a label for each page, for pools on the CPU."""
+"""Free lists in NumPy for pools on the CPU: their common base, and the one with a label per page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_OFFSET = np.zeros(1, _INT64)
 
 
 class HostPages(SlotStore):
-    """Numbers of slots and pages in NumPy; which pages are free is a subclass's business.
+    """The base class of NumPy free lists: slot and page numbers, without the record of free pages.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
     the CPU.
@@ -33,7 +33,7 @@ class HostPages(SlotStore):
         self._offsets = torch.arange(page_size, dtype=torch.int32, device="cpu")
 
     def slots_of(self, pages: NDArray[np.integer], count: int) -> torch.Tensor:
-        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        """Return the first ``count`` slots of ``pages``, in order, as a new int32 tensor."""
         if self.page_size == 1:
             return torch.from_numpy(pages.astype(np.int32))
         if pages.size == 1:
@@ -47,7 +47,7 @@ class HostPages(SlotStore):
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return page and offset in the page for each slot, repeats and all."""
+        """Return the page of each slot, with repeats, and its offset in the page."""
         slots = self._read(indices)
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
         if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
@@ -60,30 +60,30 @@ class HostPages(SlotStore):
     def slots_at(
         self, pages: NDArray[np.integer], offsets: NDArray[np.int64], shape: torch.Size
     ) -> torch.Tensor:
-        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+        """Return the slot at each offset of each page, as int32 of ``shape``; 0 for page 0."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
         numbers = torch.from_numpy(slots.astype(np.int32, copy=False))  # `pages` are the store's own
         return numbers if len(shape) == 1 else numbers.view(shape)
 
     def new_table(self) -> NDArray[np.int32]:
-        """Return a zero for each page, page 0 included."""
+        """Return a table with a zero for each page, including page 0."""
         return np.zeros(self.pages + 1, np.int32)
 
     def new_pages(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers themselves."""
+        """Return page numbers unchanged."""
         return numbers
 
     def forget(self, table: NDArray[np.int32], pages: NDArray[np.integer]) -> None:
-        """Write a zero to a table for each of some pages, repeats and all."""
+        """Set the table entries of pages, which may repeat, to zero."""
         table[pages] = 0
 
     def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:
-        """Return ``indices`` as one dimension of int64, without a copy where they are that."""
+        """Return ``indices`` as one dimension of int64, copied only if needed."""
         slots: NDArray[Any] = self._read_numbers(indices)
         return slots if slots.dtype is _INT64 else slots.astype(_INT64)
 
     def _read_numbers(self, indices: torch.Tensor) -> NDArray[np.integer]:
-        """Return ``indices`` as one dimension of the integers that they are, without a copy."""
+        """Return ``indices`` as one dimension of their own integers, without a copy."""
         try:
             slots = indices.numpy()
         except (AttributeError, TypeError, RuntimeError):
@@ -95,7 +95,7 @@ class HostPages(SlotStore):
         return slots if slots.ndim == 1 else slots.reshape(-1)
 
     def _read_other(self, indices: torch.Tensor) -> NDArray[np.generic]:
-        """Read a tensor that `torch.Tensor.numpy` refuses, which is fine on another device only."""
+        """Return the data of a tensor that `torch.Tensor.numpy` refuses, which must be on another device."""
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
         if indices.dtype.is_floating_point or indices.dtype.is_complex:
@@ -110,7 +110,7 @@ class HostPages(SlotStore):
         return pages
 
     def _distinct(self, pages: NDArray[np.int64], table: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return each of ``pages``, at least one, once; ``table`` has a place for each page, and loses it."""
+        """Return each of ``pages`` (at least one) once; ``table`` has an entry for each, and loses it."""
         if pages.size <= self.page_size:
             numbers = pages.tolist()  # the tail of a request, of one page: 0.4 us instead of 9
             if numbers.count(numbers[0]) == len(numbers):
@@ -124,7 +124,7 @@ class HostPages(SlotStore):
 
 
 def stamped(pages: NDArray[np.int64], table: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Mark one place of each distinct page; what ``table`` says of ``pages`` is overwritten.
+    """Return a mark on one occurrence of each distinct page, using ``table`` as scratch space.
 
     Each place writes its number to its page; one place per page finds its own number there. 15 us
     for 4096 pages, where a sort takes 83 us and `numpy.unique` 310 us.
@@ -154,7 +154,7 @@ _LONG_RUN = 64
 
 
 class HostSlotStore(HostPages):
-    """A free list at the cost of the pages handed out and taken back, independent of the size of the pool.
+    """A free list whose cost depends on the pages handed out and freed, and not on the pool's size.
 
     ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
     the CPU. ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the
@@ -179,14 +179,14 @@ class HostSlotStore(HostPages):
         self.clear()
 
     def new_trackers(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a label for each page, and flags for chunks that may hold old, and young, pages."""
+        """Return a label for each page, and flags of chunks that may contain old or young free pages."""
         state = np.zeros(self._chunks << _CHUNK_BITS, np.int32)
         state[0] = _RESERVED
         state[self.pages + 1 :] = _RESERVED
         return state, np.ones(self._chunks, np.bool_), np.zeros(self._chunks, np.bool_)
 
     def open_trackers(self, tracker: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]) -> None:
-        """Begin anew with such labels and flags; a flag too many only costs a search."""
+        """Start again with such labels and flags; a superfluous flag only costs a search."""
         self._state, self._old_chunks, self._young_chunks = tracker
         self._epoch = 1
         self._ready = NOTHING
@@ -200,7 +200,7 @@ class HostSlotStore(HostPages):
         self._pending: list[NDArray[np.int64]] = []
 
     def take(self, count: int) -> NDArray[np.int64] | None:
-        """Hand out the ``count`` lowest of the old pages, or return ``None`` and change nothing."""
+        """Hand out the ``count`` lowest of the old pages; or return ``None`` and change nothing."""
         stop = self._ready_from + count
         if stop > self._ready.size:
             if count > self.free_pages:
@@ -223,7 +223,7 @@ class HostSlotStore(HostPages):
         return pages
 
     def put_back(self, pages: NDArray[np.int64]) -> None:
-        """Make pages old and ready again that `take` has just returned."""
+        """Make pages that `take` has just handed out old and ready again."""
         self._state[pages] = 0
         self._ready_from -= pages.size
         self.free_pages += pages.size
@@ -251,11 +251,11 @@ class HostSlotStore(HostPages):
         self._old_chunks[first:stop] = False  # last: only what is ready need not be found again
 
     def label_parked(self, pages: NDArray[np.int64], is_parked: bool) -> None:
-        """Label pages that wait for a transfer as pending, and others as handed out."""
+        """Label pages in a transfer as pending, and other pages as handed out."""
         self._state[pages] = _PENDING if is_parked else _HELD
 
     def merge(self) -> None:
-        """Begin an epoch, so that the young pages become old.
+        """Begin a new epoch, in which the young pages are old.
 
         Cost: one byte per 1024 pages, no page is moved. Law: A4.
         """
@@ -277,12 +277,12 @@ class HostSlotStore(HostPages):
         self._young_chunks[:] = False  # last, as a flag too many is no harm
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
-        """Return the distinct pages that ``indices`` names, checked where ownership is."""
+        """Return the distinct pages of slots ``indices``, after a check of ownership if it is on."""
         pages = self.check_held(indices)
         return pages if self.page_size == 1 or not pages.size else self._distinct(pages, self._marks)
 
     def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
-        """Return the page of each slot, repeats and all, checked where ownership is."""
+        """Return the page of each slot, with repeats, after a check of ownership if it is on."""
         slots = self._read(indices)
         pages = slots if self.page_size == 1 else self._pages_of(slots)
         if self.check_ownership and slots.size:
@@ -292,7 +292,7 @@ class HostSlotStore(HostPages):
         return pages
 
     def give(self, pages: NDArray[np.int64]) -> None:
-        """Label pages as young, or as pending inside a group."""
+        """Label pages as freed since the last merge, or as pending inside a group."""
         size = pages.size
         try:
             if self.group_open:
@@ -316,7 +316,7 @@ class HostSlotStore(HostPages):
         self.free_pages += size
 
     def take_again(self, pages: NDArray[np.int64]) -> None:
-        """Label pages as held again that `give` has just labelled."""
+        """Label pages as held again that `give` has just freed."""
         self._state[pages] = _HELD
         if self.group_open:
             self.pending_pages -= self._pending.pop().size
@@ -325,7 +325,7 @@ class HostSlotStore(HostPages):
             self.free_pages -= pages.size
 
     def _release_pending(self) -> None:
-        """Give the pending pages, in one go."""
+        """Free the pending pages all at once."""
         pages = np.concatenate(self._pending) if self._pending else NOTHING
         self.group_open = False
         try:
@@ -337,7 +337,7 @@ class HostSlotStore(HostPages):
         self._pending, self.pending_pages = [], 0
 
     def _reopen_group(self, pending: list[NDArray[np.int64]]) -> None:
-        """Make pages pending again that the end of the group has made free."""
+        """Undo the end of a group, so that its pages are pending again."""
         pages = np.concatenate(pending) if pending else NOTHING
         self._state[pages] = _PENDING
         self._young_pages -= pages.size
@@ -346,7 +346,7 @@ class HostSlotStore(HostPages):
         self.group_open = True
 
     def slots_of(self, pages: NDArray[np.integer], count: int) -> torch.Tensor:
-        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        """Return the first ``count`` slots of ``pages``, in order, as a new int32 tensor."""
         if self.page_size > 1 and pages.size and pages[-1] - pages[0] == pages.size - 1:
             # `take` returns ascending pages, so these follow one another: 2 us for 12,000 slots, not 9.
             start = int(pages[0]) * self.page_size
@@ -354,18 +354,18 @@ class HostSlotStore(HostPages):
         return super().slots_of(pages, count)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
+        """Return for each slot, inside the pool or not, whether a caller holds it: bool, same shape."""
         return torch.from_numpy(self._are_held(self._pages_of(self._read(indices)))).reshape(indices.shape)
 
     def _are_held(self, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Answer for each page, in or out of the pool, whether a caller has it."""
+        """Return for each page, inside the pool or not, whether a caller holds it."""
         # What is outside is looked up at one of the two ends, which are reserved: a check of four slots takes
         # 4.5 us, and 6.6 with a look at the range before it; of 4096 slots 20 and 24.
         held: NDArray[np.bool_] = self._state.take(pages, mode="clip") == _HELD
         return held
 
     def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64], indices: torch.Tensor) -> None:
-        """Refuse slots outside the pool and pages that are not handed out."""
+        """Raise an error for slots outside the pool, and for pages that are not handed out."""
         held = self._are_held(pages)
         if np.count_nonzero(held) != pages.size:
             outside = slots[(pages < 1) | (pages > self.pages)]
@@ -375,14 +375,14 @@ class HostSlotStore(HostPages):
             raise self.not_held_error(int(slots[first]), bool(self._state[pages[first]] == _PENDING))
 
     def _check_distinct(self, slots: NDArray[np.int64]) -> None:
-        """Refuse a slot that is named twice."""
+        """Raise an error for a slot that is named twice."""
         kept = stamped(slots, self._marks)
         if np.count_nonzero(kept) != slots.size:
             raise self.repeated_error(int(slots[np.argmin(kept)]))
 
 
 def _long_runs(pages: NDArray[np.int64]) -> list[tuple[int, int]] | None:
-    """Return the half-open runs of consecutive numbers in ``pages``, or ``None`` where they are short."""
+    """Return half-open runs of consecutive numbers in ``pages``; ``None`` if the runs are short."""
     breaks = np.flatnonzero(pages[1:] - pages[:-1] != 1)
     if breaks.size * _LONG_RUN > pages.size:
         return None

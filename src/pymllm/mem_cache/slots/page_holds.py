@@ -1,4 +1,4 @@
-"""The pages of one pool that transfers read or write: none is handed out before these have ended."""
+"""The pages of a pool that transfers read or write, none of which is handed out until these end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class PageHolds:
-    """The transfers that read or write each page of a store, and the pages given back meanwhile.
+    """The transfers of each page in a store, and the pages that were given back during transfers.
 
     ``transfers`` counts them. ``is_parked`` marks the pages that a caller gave back before their last
     transfer ended: neither free nor handed out. Both are on the host, and have page 0.
@@ -26,13 +26,13 @@ class Split(NamedTuple):
 
     free: Any
     waiting: Any
-    """As the store keeps pages."""
+    """The waiting pages in the form of the store."""
     parked: NDArray[np.int64]
-    """The same on the host."""
+    """The waiting pages on the host."""
 
 
 def on_host(pages: Any) -> NDArray[np.int64]:
-    """Return pages of either store in memory of their own on the host; a device is waited for."""
+    """Return pages of any store in new host memory, after waiting for the device if needed."""
     numbers = pages.cpu().numpy() if isinstance(pages, torch.Tensor) else pages
     copied: NDArray[np.int64] = numbers.astype(np.int64)
     return copied

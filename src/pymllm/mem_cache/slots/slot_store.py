@@ -1,4 +1,4 @@
-"""The interface that a slot allocator needs from its free list, in every implementation.
+"""The interface of a free list, as slot allocators use it.
 
 A `SlotStore` knows which pages of a pool are free, pending in a free group, or handed out. It counts
 in pages (a page of size 1 is a slot); `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator` put
@@ -35,7 +35,7 @@ Pages: TypeAlias = Any
 
 
 class SlotStore(ABC):
-    """The pages of one pool and which of them are free.
+    """The pages of one pool, with the record of which are free.
 
     Page ``p`` (``1 <= p <= pages``) is slots ``[p * page_size, (p + 1) * page_size)``; page 0 is padding and
     is never handed out (law A1). ``size``: slots in the pool, a multiple of ``page_size``, padding not
@@ -76,7 +76,7 @@ class SlotStore(ABC):
 
     @property
     def held_pages(self) -> int:
-        """Pages in the hands of callers."""
+        """The number of pages that callers hold."""
         return self.unparked_pages - self.free_pages - self.pending_pages
 
     def has_room(self, count: int) -> bool:
@@ -84,11 +84,11 @@ class SlotStore(ABC):
         return count <= self.free_pages
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give back the pages that ``indices`` names, or refuse all of them."""
+        """Free the pages of slots ``indices``, or raise an error and free none."""
         self.give_loosely(self.claim_loosely(indices))
 
     def free_with(self, indices: torch.Tensor, table: Pages, others: SlotStore) -> None:
-        """Give back pages, and a table's pages for them to another store, or refuse all of them."""
+        """Free pages and their table entries in another store, or raise an error and free none."""
         whole = self.held_pages == others.held_pages
         pages, found, (where, before) = self.claim_with(indices, table, whole)
         self.give(pages)
@@ -105,13 +105,13 @@ class SlotStore(ABC):
             raise
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
+        """Free the pages that begin at ``starts``, each named once; with checks, all or none."""
         self.free(as_tensor(starts))
 
     def free_starts_with(
         self, starts: torch.Tensor | NDArray[np.int64], table: Pages, others: SlotStore
     ) -> None:
-        """Give back such pages, and a table's pages for them to another store, or refuse all of them."""
+        """Free pages by ``starts``, and their table entries in another store, or raise an error."""
         self.free_with(as_tensor(starts), table, others)
 
     def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> Pages:
@@ -119,7 +119,7 @@ class SlotStore(ABC):
         return self.claim(as_tensor(starts))
 
     def clear(self) -> None:
-        """Make every page free, as in a new store, and close the group.
+        """Make every page free, as in a new store, and close the open group.
 
         Reads nothing of what it replaces, so that it works after an interrupt anywhere. Cost: one pass over
         the pool. Laws: A6, X7.
@@ -128,19 +128,19 @@ class SlotStore(ABC):
 
     @abstractmethod
     def new_trackers(self) -> Any:
-        """Return trackers of a new store, for `open_trackers`; all that can fail in a `clear` fails here."""
+        """Return the trackers of a new store for `open_trackers`, so that the rest of `clear` cannot fail."""
 
     @abstractmethod
     def open_trackers(self, tracker: Any) -> None:
-        """Begin anew with the trackers that `new_trackers` returned."""
+        """Start again with the trackers that `new_trackers` returned."""
 
     @abstractmethod
     def take(self, count: int) -> Pages | None:
-        """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
+        """Hand out ``count`` pages; or return ``None`` and change nothing (laws A3, A4, X4)."""
 
     @abstractmethod
     def put_back(self, pages: Pages) -> None:
-        """Undo the `take` that has just returned ``pages``, since its caller never got an answer (X2)."""
+        """Undo the `take` that has just returned ``pages``, which its caller never received (X2)."""
 
     def take_slots(self, count: int) -> torch.Tensor | None:
         """Hand out ``count`` slots in whole pages, as `take` and `slots_of` do."""
@@ -155,23 +155,23 @@ class SlotStore(ABC):
 
     @abstractmethod
     def claim(self, indices: torch.Tensor) -> Pages:
-        """Return the distinct pages that a caller names by their slots; change nothing.
+        """Return the distinct pages of slots that a caller names; nothing changes.
 
         Raises as `check_held`.
         """
 
     def claim_loosely(self, indices: torch.Tensor) -> Pages:
-        """Return pages as `claim`, or with repeats where they are told apart later: for `give_loosely`."""
+        """Return pages for `give_loosely`: as `claim`, or with repeats that are dropped later."""
         return self.claim(indices)
 
     @abstractmethod
     def check_held(self, indices: torch.Tensor) -> Pages:
-        """Return the page of each slot that a caller names, repeats and all; change nothing."""
+        """Return the page of each slot that a caller names, with repeats; nothing changes."""
 
     def claim_with(
         self, indices: torch.Tensor, table: Pages, whole: bool
     ) -> tuple[Pages, Pages, tuple[Pages, Pages]]:
-        """Return the distinct pages that a caller names, as `claim`, and the pages that a table has for them.
+        """Return the distinct pages that a caller names, as `claim`, with their table entries.
 
         Last, what to write where so that the table is as it was.
         """
@@ -183,30 +183,30 @@ class SlotStore(ABC):
 
     @abstractmethod
     def give(self, pages: Pages) -> None:
-        """Take back distinct pages that are handed out; inside a group they stay pending."""
+        """Take back distinct pages that are handed out; inside an open group they stay pending."""
 
     @abstractmethod
     def take_again(self, pages: Pages) -> None:
-        """Undo the last `give`, that of ``pages``, since a change that belongs to it has failed (X2)."""
+        """Undo the last `give`, of ``pages``, because another part of the same change failed (X2)."""
 
     def give_loosely(self, pages: Pages) -> None:
-        """Take back pages that `claim_loosely` returned, or the pages that a table has for them."""
+        """Take back pages that `claim_loosely` returned, or their table entries."""
         self.give(pages)
 
     def take_again_loosely(self, pages: Pages) -> None:
-        """Undo `give_loosely`, as `take_again`."""
+        """Undo the last `give_loosely`, as `take_again`."""
         self.take_again(pages)
 
     # -- transfers -----------------------------------------------------------------------------------------
 
     def open_holds(self) -> PageHolds:
-        """Return the transfers of each page, none of any page if there was none yet."""
+        """Return the transfers of each page, created empty at the first call."""
         if self._holds is None:
             self._holds = PageHolds(self.pages)
         return self._holds
 
     def split(self, pages: Pages) -> Split:
-        """Return which of some distinct pages become free when given back; change nothing."""
+        """Return which of some distinct pages would become free when given back; nothing changes."""
         numbers = on_host(pages)
         if self._holds is None:
             return Split(pages, self.new_pages(numbers[:0]), numbers[:0])
@@ -215,7 +215,7 @@ class SlotStore(ABC):
         return Split(self.new_pages(numbers[~is_busy]), self.new_pages(parked), parked)
 
     def give_split(self, split: Split) -> None:
-        """Take back distinct pages that are handed out; those under transfer wait for its end."""
+        """Take back distinct pages that are handed out; those in a transfer wait for its end."""
         self.give(split.free)
         try:
             self._note_parked(split)
@@ -224,17 +224,17 @@ class SlotStore(ABC):
             raise
 
     def take_split_again(self, split: Split) -> None:
-        """Undo `give_split`, as `take_again`."""
+        """Undo the last `give_split`, as `take_again`."""
         self._note_held(split)
         self.take_again(split.free)
 
     def plan_return(self, parked: NDArray[np.int64]) -> Split:
-        """Return parked pages as `unpark` takes them; change nothing."""
+        """Return parked pages in the form for `unpark`; nothing changes."""
         pages = self.new_pages(parked)
         return Split(pages, pages, parked)
 
     def unpark(self, split: Split) -> None:
-        """Take parked pages back for good: as `give`, that makes them free, or pending inside a group."""
+        """Take back parked pages for good: they become free, or pending inside a group."""
         try:
             self._note_held(split)
             self.give(split.free)
@@ -243,17 +243,17 @@ class SlotStore(ABC):
             raise
 
     def park_again(self, split: Split) -> None:
-        """Undo `unpark`, as `take_again`."""
+        """Undo the last `unpark`, as `take_again`."""
         self.take_again(split.free)
         self._note_parked(split)
 
     def _note_parked(self, split: Split) -> None:
-        """Write down that pages wait for a transfer; the count comes first, so that it can be undone."""
+        """Record that pages wait for a transfer; the count comes first, so that this can be undone."""
         self._count_parked(split, is_parked=True)
         self.label_parked(split.waiting, True)
 
     def _note_held(self, split: Split) -> None:
-        """Write down that pages are handed out again, which waited for a transfer."""
+        """Record that pages are handed out again after waiting for a transfer."""
         self._count_parked(split, is_parked=False)
         self.label_parked(split.waiting, False)
 
@@ -264,18 +264,18 @@ class SlotStore(ABC):
 
     @abstractmethod
     def new_pages(self, numbers: NDArray[np.int64]) -> Pages:
-        """Return pages as this store keeps them."""
+        """Return pages in the form of this store."""
 
     @abstractmethod
     def label_parked(self, pages: Pages, is_parked: bool) -> None:
-        """Label pages that wait for a transfer, or do not any more and are handed out."""
+        """Label pages as waiting for a transfer, or as handed out again."""
 
     @abstractmethod
     def merge(self) -> None:
-        """Put pages freed since the last merge on a par with pages that were free before (law A4)."""
+        """Make pages freed since the last merge available like all others (law A4)."""
 
     def begin_group(self) -> None:
-        """Let pages that are given back from now on stay pending until `end_group`."""
+        """Open a group, in which pages that are given back stay pending until `end_group`."""
         if self.group_open:
             refuse_other_thread("free_group_begin", "allocator", self._group_thread, "has a free group open")
             raise RuntimeError("a free group is open already: call free_group_end first, groups do not nest")
@@ -288,7 +288,7 @@ class SlotStore(ABC):
         self._release_pending()
 
     def end_group_with(self, others: SlotStore) -> None:
-        """End the group of this store and that of another one, as `end_group`: both or neither."""
+        """End the groups of this store and another, as `end_group`: both or neither."""
         group = self._group()
         self.end_group()
         try:
@@ -299,7 +299,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def _release_pending(self) -> None:
-        """Close the group and give the pending pages, or leave both as they are."""
+        """Close the group and free the pending pages; on an error, leave both unchanged."""
 
     def _group(self) -> Any:
         """Return the state of the open group that `_reopen_group` needs."""
@@ -307,37 +307,37 @@ class SlotStore(ABC):
 
     @abstractmethod
     def _reopen_group(self, group: Any) -> None:
-        """Undo the end of a group that was ``group``."""
+        """Undo the end of a group whose state was ``group``."""
 
     @abstractmethod
     def slots_of(self, pages: Pages, count: int) -> torch.Tensor:
-        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        """Return the first ``count`` slots of ``pages``, in order, as a new int32 tensor."""
 
     @abstractmethod
     def locate(self, indices: torch.Tensor, *, check_range: bool = False) -> tuple[Pages, Pages]:
-        """Return page and offset in the page for each slot, repeats and all; one offset where all are 0.
+        """Return the page of each slot, with repeats, and its offset; a single offset if all are 0.
 
         ``indices``: slots, of any shape.
         """
 
     @abstractmethod
     def slots_at(self, pages: Pages, offsets: Pages, shape: torch.Size) -> torch.Tensor:
-        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+        """Return the slot at each offset of each page, as int32 of ``shape``; 0 for page 0."""
 
     @abstractmethod
     def new_table(self) -> Pages:
-        """Return a zero for each page, page 0 included."""
+        """Return a table with a zero for each page, including page 0."""
 
     @abstractmethod
     def forget(self, table: Pages, pages: Pages) -> None:
-        """Write a zero to a table for each of some pages, repeats and all."""
+        """Set the table entries of pages, which may repeat, to zero."""
 
     @abstractmethod
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
+        """Return for each slot, inside the pool or not, whether a caller holds it: bool, same shape."""
 
     def outside_error(self, slot: int, indices: torch.Tensor) -> OwnershipError:
-        """Word the refusal of a slot that the pool does not have or never hands out, among those given."""
+        """Return the error for the first slot that the pool lacks or never hands out."""
         if slot < 0 and indices.dtype is torch.uint64:
             slot += 2**64  # read as int64, a number beyond that is negative
         first, last = self.page_size, self.last_slot
@@ -348,7 +348,7 @@ class SlotStore(ABC):
         )
 
     def not_held_error(self, slot: int, pending: bool) -> OwnershipError:
-        """Word the refusal of a slot that is already free, or pending in the open group."""
+        """Return the error for a slot that is already free, or pending in the open group."""
         page = slot // self.page_size
         unit = "slot" if self.page_size == 1 else f"page {page} of slot"
         state = "already given back inside the open free group" if pending else "not handed out"
@@ -359,12 +359,12 @@ class SlotStore(ABC):
         return OwnershipError(f"{unit} {slot} is {state}: give each one back once, after alloc returned it")
 
     def repeated_error(self, slot: int) -> OwnershipError:
-        """Word the refusal of a slot that one call names twice."""
+        """Return the error for a slot that one call names twice."""
         return OwnershipError(f"slot {slot} is named more than once in one call: name each slot once")
 
 
 def is_nothing(indices: torch.Tensor) -> bool:
-    """Tell whether a caller names no slot at all, so that there is nothing to do.
+    """Tell whether a caller names no slots at all.
 
     Caches and engines often do: what is behind the last whole page, or in front of a window, may be empty. On
     the CPU a free of nothing takes 0.2 us, and 6 to 18 where all its steps are taken; a GPU is spared their

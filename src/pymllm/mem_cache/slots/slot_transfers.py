@@ -1,4 +1,4 @@
-"""Transfers of slots: what offloading, another server or a step in flight still reads or writes."""
+"""Transfers of slots that offloading, another server or a running step still reads or writes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from pymllm.mem_cache.slots.slot_store import Pages, SlotStore, is_nothing
 
 
 class _Part(NamedTuple):
-    """The pages of one store that a transfer holds."""
+    """The pages of one store in a transfer."""
 
     store: SlotStore
     pages: NDArray[np.int64]
 
 
 class _End(NamedTuple):
-    """The effects of the end of a transfer on one store, computed before anything is changed."""
+    """The effects of a transfer's end on one store, computed before anything changes."""
 
     store: SlotStore
     pages: NDArray[np.int64]
     counts: NDArray[np.int32]
-    """The transfers of each page of the store."""
+    """The number of transfers of each page in the store."""
     before: NDArray[np.int32]
     left: NDArray[np.int32]
-    """Those of the pages, before and afterwards."""
+    """The counts of this transfer's pages, before and after its end."""
     back: Split
-    """The pages that no other transfer holds and no caller has."""
+    """The pages that no other transfer uses and no caller holds."""
 
     @classmethod
     def plan(cls, store: SlotStore, pages: NDArray[np.int64]) -> _End:
-        """Return the effects of an end; change nothing."""
+        """Return the effects of a transfer's end; nothing changes."""
         holds = store.open_holds()
         before = holds.transfers[pages]
         is_back = (before == 1) & holds.is_parked[pages]
@@ -46,7 +46,7 @@ class _End(NamedTuple):
 
 
 class SlotTransfers(OneOwner):
-    """The transfers of an allocator that are under way, by the number that each was given."""
+    """The transfers of an allocator that are under way, by their numbers."""
 
     def __init__(self) -> None:
         self._last_transfer = 0
@@ -54,10 +54,10 @@ class SlotTransfers(OneOwner):
 
     @abstractmethod
     def _held_pages_of(self, indices: torch.Tensor) -> tuple[tuple[SlotStore, Pages], ...]:
-        """Return the distinct pages of each store that slots name, or refuse the slots as `free` does."""
+        """Return the distinct pages of slots in each store, or raise an error as `free` does."""
 
     def begin_transfer(self, indices: torch.Tensor) -> int:
-        """Keep slots from being handed out again until `end_transfer`, whoever gives them back meanwhile.
+        """Keep slots from being handed out again until `end_transfer`, even if they are freed.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class SlotTransfers(OneOwner):
         return self._last_transfer
 
     def end_transfer(self, transfer: int) -> None:
-        """End a transfer: what was given back meanwhile, and no other transfer holds, becomes free.
+        """End a transfer, and free the slots that were given back and are in no other transfer.
 
         Parameters
         ----------

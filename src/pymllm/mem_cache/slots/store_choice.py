@@ -1,4 +1,4 @@
-"""Which free list serves a pool: by its device, and by what is to be checked or sorted."""
+"""The choice of a free list for a pool, by its device and by the checks and order it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ StoreKind: TypeAlias = Literal["auto", "host", "device"]
 
 
 def checks_alone(is_checked: bool, device: str | torch.device) -> bool | None:
-    """Return the ``check_ownership`` of an allocator that checks its arguments and watches no caches.
+    """Return ``check_ownership`` for an allocator that checks its arguments but does not track caches.
 
     A GPU has no such allocator: what checks there watches, too.
     """
@@ -31,7 +31,7 @@ def make_slot_store(
     check_ownership: bool | None,
     store: StoreKind,
 ) -> SlotStore:
-    """Check a pool's dimensions and make the store that fits its device.
+    """Check a pool's dimensions, and return a store that fits its device.
 
     ``check_ownership``: ``None`` checks on CPU only, since on CUDA a check synchronises. Source:
     docs/specification/slots.md. Laws: A1, A5, X1.

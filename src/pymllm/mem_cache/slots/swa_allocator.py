@@ -23,7 +23,7 @@ from pymllm.mem_cache.uploads import as_tensor
 
 
 class SWATokenToKVPoolAllocator(SlotTransfers):
-    """Hands out slots of a full pool, each with a slot of a window pool behind it.
+    """An allocator of slots in a full pool, each with a slot in a window pool.
 
     Halves go page by page: the slots of one full page have their halves in one SWA page, in order, so
     `free_swa` and `move_swa` act on whole pages, as `free` does.
@@ -105,7 +105,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         self.owners = self._full.owners = PageOwners(self._full) if check_ownership else None
 
     def __repr__(self) -> str:
-        """Show the pools' dimensions and the numbers of their free slots."""
+        """Return the pools' dimensions and the numbers of their free slots."""
         return (
             f"{type(self).__name__}(size={self.size}, swa_size={self.swa_size}, "
             f"page_size={self.page_size}, device={str(self.device)!r}, "
@@ -113,20 +113,20 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         )
 
     def full_available_size(self) -> int:
-        """Return how many tokens the free pages of the full pool have room for."""
+        """Return the number of tokens for which the full pool has free pages."""
         return self._full.free_pages * self.page_size
 
     def swa_available_size(self) -> int:
-        """Return how many tokens the free pages of the window pool have room for."""
+        """Return the number of tokens for which the window pool has free pages."""
         return self._swa.free_pages * self.page_size
 
     def available_size(self) -> int:
-        """Return how many tokens `alloc` can still serve: the smaller of the two pools."""
+        """Return the number of tokens that `alloc` can still provide: the smaller of the two pools."""
         pages = self._full.free_pages
         return (pages if self._swa.has_room(pages) else self._swa.free_pages) * self.page_size
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Hand out ``need_size`` full slots, each with an SWA half, or nothing of either.
+        """Allocate ``need_size`` full slots, each with an SWA half; or neither.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         return slots
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give full slots back with their remaining SWA halves, all of them or none.
+        """Free full slots with their remaining SWA halves, all of them or none.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
                 self._full.free_with(indices, self._half_of, self._swa)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give whole pages back with their remaining SWA halves, each page named once, by its first slot.
+        """Free whole pages with their remaining SWA halves, each page named once, by its first slot.
 
         As `TokenToKVPoolAllocator.free_pages`: on a device no synchronisation where ownership is not checked.
         Where halves are gone, the count of those that are left follows, as in `free`. Laws: A2, A5, A6, A7,
@@ -217,14 +217,14 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             self._full.free_starts_with(starts, self._half_of, self._swa)
 
     def _free_watched(self, indices: torch.Tensor) -> None:
-        """Give slots back with their halves, of which no cache has one that it does not give back itself."""
+        """Free slots with their halves, after a check that no cache owns any that it does not free itself."""
         if self._under_way:
             self._free_beside_transfers(indices)
         else:
             self._full.free_with(indices, self._half_of, self._swa)
 
     def _free_beside_transfers(self, indices: torch.Tensor) -> None:
-        """Give slots back with their halves, of which some may have to wait for a transfer."""
+        """Free slots with their halves, some of which may have to wait for a transfer."""
         pages = self._full.claim(indices)
         before = self._half_of[pages]
         full, swa = self._full.split(pages), self._swa.split(before[before != 0])
@@ -242,13 +242,13 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             raise
 
     def _held_pages_of(self, indices: torch.Tensor) -> tuple[tuple[SlotStore, Pages], ...]:
-        """Return the distinct pages that slots name, and the pages of their halves."""
+        """Return the distinct pages of slots, and the pages of their halves."""
         pages = self._full.claim(indices)
         halves = self._half_of[pages]
         return (self._full, pages), (self._swa, halves[halves != 0])
 
     def free_swa(self, indices: torch.Tensor) -> None:
-        """Give the SWA halves of full slots back and keep the full slots.
+        """Free the SWA halves of full slots, which stay held.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         self._free_halves(self._full.claim_loosely(indices), *way)
 
     def free_swa_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give the SWA halves of whole pages back, each page named once, by its first slot.
+        """Free the SWA halves of whole pages, each page named once, by its first slot.
 
         For caches, as `free_pages`: the same as ``free_swa(starts)``, but that a page named twice, or whose
         half is gone, is not noticed where ownership is not checked. Cost: what it frees, and on a device no
@@ -294,7 +294,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             self._free_halves(self._full.claim_starts(starts), self._swa.give, self._swa.take_again)
 
     def _free_halves_beside_transfers(self, indices: torch.Tensor) -> None:
-        """Give the halves of slots back, of which some may have to wait for a transfer."""
+        """Free the halves of slots, some of which may have to wait for a transfer."""
         pages = self._full.claim(indices)
         split = self._swa.split(self._half_of[pages])
         give, undo = self._swa.give_split, self._swa.take_split_again
@@ -303,7 +303,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
     def _free_halves(
         self, pages: Pages, give: Callable[[Pages], None], undo: Callable[[Pages], None]
     ) -> None:
-        """Give the halves of claimed pages back in one of two ways, all of them or none."""
+        """Free the halves of claimed pages in one of two ways, all of them or none."""
         halves = self._half_of[pages]
         if self.check_ownership and not halves.all():
             self._refuse(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
@@ -316,7 +316,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             raise
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the slot in the window pool behind each full slot.
+        """Return the slot in the window pool of each full slot.
 
         Parameters
         ----------
@@ -346,7 +346,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         return self._full.slots_at(self._half_of.take(pages), offsets, indices.shape)
 
     def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        """Give the SWA halves of full slots ``src`` to full slots ``dst``, which have none.
+        """Move the SWA halves of full slots ``src`` to full slots ``dst``, which have none.
 
         Parameters
         ----------
@@ -396,12 +396,12 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             raise
 
     def _refuse(self, wrong: Pages, pages: Pages, why: str) -> NoReturn:
-        """Raise for the first page that ``wrong`` marks."""
+        """Raise an error for the first page that ``wrong`` marks."""
         unit = "slot" if self.page_size == 1 else "page"
         raise OwnershipError(f"{unit} {int(pages[wrong][0])} {why}")
 
     def _refuse_unpaired(self, source: Pages, target: Pages, same_place: Pages) -> None:
-        """Raise unless the pages pair one to one and every slot keeps its place in the page."""
+        """Raise an error unless pages pair one to one and each slot keeps its place in the page."""
         pairs = set(zip(source.tolist(), target.tolist(), strict=True))
         sources, targets = {page for page, _ in pairs}, {page for _, page in pairs}
         if not (len(pairs) == len(sources) == len(targets) and same_place.all()):
@@ -411,7 +411,7 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
             )
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each full slot whether it is in the hands of a caller.
+        """Return for each full slot whether a caller holds it.
 
         Returns bools of the same shape on ``device``.
         """
@@ -428,14 +428,14 @@ class SWATokenToKVPoolAllocator(SlotTransfers):
         self._swa.begin_group()
 
     def free_group_end(self) -> None:
-        """Close the group and free the slots that it collected, in both pools.
+        """Close the group and free its pending slots in both pools.
 
         Cost: what the group frees; on a device with ``page_size > 1`` one synchronisation, for both pools.
         """
         self._full.end_group_with(self._swa)
 
     def clear(self) -> None:
-        """Make all slots of both pools free again, as in a new allocator; close the group, end transfers.
+        """Make all slots of both pools free, as in a new allocator; close the group and end transfers.
 
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """

@@ -1,4 +1,4 @@
-"""The allocator of KV slots for full attention: which rows of a `KVPool` are whose.
+"""The allocator of KV slots for full attention, which hands out rows of a `KVPool`.
 
 It hands out indices and never touches a KV row. Windowed caches use
 `pymllm.mem_cache.slots.swa_allocator.SWATokenToKVPoolAllocator`, which has a second pool behind each slot.
@@ -19,7 +19,7 @@ from pymllm.mem_cache.uploads import as_tensor
 
 
 class TokenToKVPoolAllocator(SlotTransfers):
-    """Hands out the slots of a KV pool, in pages, and takes them back.
+    """An allocator of the slots of a KV pool, in pages.
 
     Page p (``1 <= p <= size // page_size``) is slots ``[p * page_size, (p + 1) * page_size)``. Page 0
     holds the padding slot 0 and is never handed out, so a KV buffer needs ``size + page_size`` rows.
@@ -97,14 +97,14 @@ class TokenToKVPoolAllocator(SlotTransfers):
         self.owners = self._store.owners = PageOwners(self._store) if check_ownership else None
 
     def __repr__(self) -> str:
-        """Show the pool's dimensions and the number of its free slots."""
+        """Return the pool's dimensions and the number of its free slots."""
         return (
             f"{type(self).__name__}(size={self.size}, page_size={self.page_size}, "
             f"device={str(self.device)!r}, available={self.available_size()})"
         )
 
     def available_size(self) -> int:
-        """Return how many tokens the free pages have room for.
+        """Return the number of tokens for which there are free pages.
 
         Notes
         -----
@@ -114,7 +114,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         return self._store.free_pages * self.page_size
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Hand out ``need_size`` slots, or nothing.
+        """Allocate ``need_size`` slots, or none.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         return self._store.take_slots(count)
 
     def free(self, indices: torch.Tensor) -> None:
-        """Give slots back, all of them or none.
+        """Free slots, all of them or none.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
                 self._store.free(indices)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
-        """Give whole pages back, each named once, by its first slot.
+        """Free whole pages, each named once, by its first slot.
 
         For caches, which know their pages: `free` would have to tell them apart among all their slots.
         ``starts``: first slots of pages that `alloc` handed out, no page twice: any integer dtype, shape and
@@ -202,16 +202,16 @@ class TokenToKVPoolAllocator(SlotTransfers):
             self._store.free_starts(starts)
 
     def _free_beside_transfers(self, indices: torch.Tensor) -> None:
-        """Give slots back, of which some may have to wait for a transfer."""
+        """Free slots, some of which may have to wait for a transfer."""
         store = self._store
         store.give_split(store.split(store.claim(indices)))
 
     def _held_pages_of(self, indices: torch.Tensor) -> tuple[tuple[SlotStore, Pages], ...]:
-        """Return the distinct pages that slots name."""
+        """Return the distinct pages of slots."""
         return ((self._store, self._store.claim(indices)),)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
-        """Answer for each slot whether it is in the hands of a caller.
+        """Return for each slot whether a caller holds it.
 
         ``indices``: slots: any integers, any shape. Slots outside the pool are in nobody's hands. Returns
         bool, same shape, on ``device``. Slots pending in a group are no longer handed out. Meant for checks.
@@ -220,7 +220,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         return self._store.is_handed_out(indices)
 
     def merge_and_sort_free(self) -> None:
-        """Let slots freed since the last merge be handed out again, lowest first if ``need_sort``.
+        """Make slots freed since the last merge available again, lowest first if ``need_sort``.
 
         Notes
         -----
@@ -230,7 +230,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         self._store.merge()
 
     def free_group_begin(self) -> None:
-        """Open a group: what `free` takes back stays pending until `free_group_end`.
+        """Open a group, in which slots given to `free` stay pending until `free_group_end`.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         self._store.begin_group()
 
     def free_group_end(self) -> None:
-        """Close the group and free the slots that it collected.
+        """Close the group and free its pending slots.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class TokenToKVPoolAllocator(SlotTransfers):
         self._store.end_group()
 
     def clear(self) -> None:
-        """Make all slots free again, held or not, as in a new allocator; close the group, end transfers.
+        """Make all slots free, held or not, as in a new allocator; close the group and end transfers.
 
         Notes
         -----

@@ -1,1 +1,1 @@
-"""The radix trees under the prefix caches: keys, nodes, walks and splits, and who is evicted next."""
+"""The radix trees below the prefix caches: keys, nodes, walks, splits, and the order of evictions."""

@@ -1,4 +1,4 @@
-"""The states of a radix tree: which nodes have a state, which states may go, and in which order.
+"""The recurrent states in a radix tree: their nodes, and the order in which they may be evicted.
 
 A state belongs to the last token of its node and to no other. It has a lock of its own, the holds at exactly
 its node, while the KV below it is locked by every hold at or beneath (M4).
@@ -18,35 +18,35 @@ from pymllm.mem_cache.tree.victims import InnerVictims, VictimOrder, make_order
 
 
 class StateVictims(InnerVictims[MambaTreeNode]):
-    """The unlocked leaves of a tree with states, and its inner nodes with a state to lose.
+    """The unlocked leaves of a tree with states, and its inner nodes with a state that may be evicted.
 
     The latter are the nodes with children whose state no hold protects. Here `leaves` are those with a state.
     ``bare_leaves``: unlocked leaves without a state.
     """
 
     def clear(self) -> None:
-        """Start empty; the caller must cut loose the nodes that waited."""
+        """Start empty; the caller must unlink the nodes in the orders."""
         bare_leaves: VictimOrder[MambaTreeNode] = make_order(self.policy)
         super().clear()
         self.bare_leaves = bare_leaves
 
     def order_of(self, node: MambaTreeNode) -> VictimOrder[MambaTreeNode] | None:
-        """Return the order in which a node belongs as it is now, or ``None``."""
+        """Return the order that a node belongs to in its present form, or ``None``."""
         if not node.children and not node.lock_ref:
             return self.leaf_order_of(node)
         return None if node._track_slot is None or node.mamba_lock_ref else self.inner
 
     def leaf_order_of(self, node: MambaTreeNode) -> VictimOrder[MambaTreeNode]:
-        """Return the order in which an unlocked node belongs once it is a leaf."""
+        """Return the order to which an unlocked node belongs once it is a leaf."""
         return self.bare_leaves if node._track_slot is None else self.leaves
 
     def first_leaf(self) -> MambaTreeNode | None:
-        """Return the unlocked leaf, with a state or without, that goes next, or ``None`` (R5)."""
+        """Return the unlocked leaf, with or without a state, to evict next, or ``None`` (R5)."""
         return self.leaves.first_of_both(self.bare_leaves)
 
 
 class CachedStates:
-    """The states in a tree, and the lists of its nodes by recency (M8).
+    """The states in a tree, and lists of its nodes by recency (M8).
 
     ``tree``: its nodes carry the states. ``victims``: the tree's. ``evictable``, ``protected``: states
     without and with a lock. ``full_lru``: every node but the root. ``lru``: every node with a state.
@@ -60,7 +60,7 @@ class CachedStates:
         self.clear(())
 
     def clear(self, nodes: Sequence[MambaTreeNode]) -> None:
-        """Take every state from its node, held or not; ``nodes`` are all the nodes that the tree had."""
+        """Take every state from its node, held or not; ``nodes`` are all nodes of the old tree."""
         for node in nodes:
             node._track_slot = node._track_index = None
             node.mamba_lock_ref = 0
@@ -78,12 +78,12 @@ class CachedStates:
         self.full_lru.insert_behind(leaf, self.full_lru.head)
 
     def split(self, split: Split[MambaTreeNode]) -> None:
-        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
+        """Split a node; the state stays with the lower half, since it belongs to the end (M3)."""
         self.tree.split(split)
         self.full_lru.insert_behind(split.upper, split.node)
 
     def stamp(self, path: Sequence[MambaTreeNode]) -> None:
-        """Make the nodes of a path, and only them, the most recent (R8, M8)."""
+        """Make exactly the nodes of a path the most recent (R8, M8)."""
         if path:
             first, last = path[0], path[-1]
             # Equal ends: all were last used together, and stand together in both lists.
@@ -101,7 +101,7 @@ class CachedStates:
     # -- states --------------------------------------------------------------------------------------
 
     def adopt(self, node: MambaTreeNode, track_slot: int) -> None:
-        """Give a state to a node without one, made most recent; the node's holds protect it at once (M4)."""
+        """Give a state to a node without one, which becomes most recent; its holds protect the state (M4)."""
         node._track_slot = track_slot
         node.mamba_lock_ref = node._holds
         self.lru.insert_behind(node, self.lru.head)
@@ -114,7 +114,7 @@ class CachedStates:
             self.tree.note_stored(node, Part.STATE)
 
     def give_up(self, node: MambaTreeNode) -> None:
-        """Take a state from its node, which stays, whatever is held: its pool has taken it."""
+        """Remove a state, which its pool has taken back, from its node, which stays in the tree."""
         if node.mamba_lock_ref:
             node.mamba_lock_ref = 0
             self.protected -= 1
@@ -123,7 +123,7 @@ class CachedStates:
         self.victims.place(node)
 
     def forget(self, node: MambaTreeNode) -> None:
-        """Take an unlocked state from its node; the caller has taken the node out of `victims`."""
+        """Remove an unlocked state from its node, which the caller has removed from `victims`."""
         node._track_slot = node._track_index = None
         self.evictable -= 1
         self.lru.take_out(node)
@@ -131,7 +131,7 @@ class CachedStates:
             self.tree.log.remove(Part.STATE, node.hash_values or ())
 
     def hold(self, node: MambaTreeNode) -> None:
-        """Protect the state of ``node``, if it has one, by one more hold, which the tree is to count next."""
+        """Protect the state of ``node``, if any, for a new hold that the tree counts afterwards."""
         if node._track_slot is None:
             return
         if not node.mamba_lock_ref:
@@ -140,7 +140,7 @@ class CachedStates:
         node.mamba_lock_ref += 1
 
     def release(self, node: MambaTreeNode) -> None:
-        """Take back the protection of one hold at ``node``; the tree is to forget the hold next."""
+        """Remove the protection of one hold at ``node``, which the tree will release next."""
         if node._track_slot is None:
             return
         node.mamba_lock_ref -= 1
@@ -150,7 +150,7 @@ class CachedStates:
 
 
 class StatePlan(LeafPlan[MambaTreeNode]):
-    """An eviction in a tree with states: leaves that go, and inner nodes that lose their state (M5).
+    """An eviction in a tree with states: leaves to remove, and inner nodes that lose their state (M5).
 
     ``cached``: its `victims` lose what is chosen. ``pool``, ``mamba_pool``: get slots and states back.
     """
@@ -165,7 +165,7 @@ class StatePlan(LeafPlan[MambaTreeNode]):
         self.states = 0
 
     def take_parts(self, wanted: int) -> None:
-        """Choose the least recent unlocked state until ``wanted`` are gone or none is left."""
+        """Choose the least recent unlocked states until ``wanted`` are chosen or none is left."""
         victims = self._cached.victims
         while self.states < wanted:
             node = victims.oldest_of_all()
@@ -178,13 +178,13 @@ class StatePlan(LeafPlan[MambaTreeNode]):
                 self.take(node)
 
     def call_off(self) -> None:
-        """Put nodes that were not committed back where they waited."""
+        """Return nodes that were not evicted to their orders."""
         super().call_off()
         for node in self._going.values():
             self._cached.victims.place(node)
 
     def commit(self) -> None:
-        """Give the states back one by one, each of which leaves a valid node behind, and then whole nodes."""
+        """Give states back one by one, with the tree valid after each, and then remove whole nodes."""
         cached, pool = self._cached, self._mamba_pool
         for node in list(self._going.values()):
             if pool is not None:

@@ -1,4 +1,4 @@
-"""Plans of evictions: choose all that goes before anything is given back, and then carry the plan out.
+"""Plans of evictions, which choose all victims before any memory is given back.
 
 Law X2 wants the whole plan first: only then are the pools asked, and what a pool refuses is still in the
 tree. A plan looks at the tree as it will be, with what it has chosen already gone, and can be called off.
@@ -16,7 +16,7 @@ NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 
 class LeafPlan(Generic[NodeT]):
-    """Leaves to remove, in the order of the policy, together with the parents that must not stay behind.
+    """Leaves to remove in the order of the policy, with the parents that must go with them.
 
     Where inner nodes have something to lose, too, the plan is a subclass. ``tree``: its `victims` lose what
     is chosen and gain the parents that become leaves; the nodes stay untouched until `commit`. ``pool``: gets
@@ -38,13 +38,13 @@ class LeafPlan(Generic[NodeT]):
         self._children_left: dict[int, tuple[NodeT, int]] = {}
 
     def fill(self, tokens: int, parts: int) -> None:
-        """Choose the nodes and parts to go, whole nodes first (R5)."""
+        """Choose the nodes and parts to evict, whole nodes first (R5)."""
         self.take_leaves(tokens)
         if parts > 0:
             self.take_parts(parts)
 
     def take_leaves(self, tokens: int) -> None:
-        """Choose the unlocked leaf that goes next until ``tokens`` are gone or none is left."""
+        """Choose the unlocked leaves to evict next, until ``tokens`` are chosen or none is left."""
         while self.tokens < tokens:
             leaf = self._tree.victims.first_leaf()
             if leaf is None:
@@ -52,10 +52,10 @@ class LeafPlan(Generic[NodeT]):
             self.take(leaf)
 
     def take_parts(self, wanted: int) -> None:
-        """Choose up to ``wanted`` parts that nodes can lose and stay in the tree; here, none."""
+        """Choose up to ``wanted`` parts that nodes can lose while they stay; none in this class."""
 
     def take(self, leaf: NodeT) -> None:
-        """Choose a leaf that waits, and then every ancestor that has to follow it."""
+        """Choose a waiting leaf, and every ancestor that must go with it."""
         tree = self._tree
         assert leaf._order is not None
         self._choose(leaf)
@@ -76,11 +76,11 @@ class LeafPlan(Generic[NodeT]):
         self._note(node)
 
     def _must_go(self, node: NodeT) -> bool:
-        """Tell of an unlocked node that just lost its last child whether it has to go as well (S4, M5)."""
+        """Tell whether an unlocked node must go because it has just lost its last child (S4, M5)."""
         return False
 
     def _note(self, node: NodeT) -> None:
-        """Count the window or state that a chosen node gives back beside its slots; here, none."""
+        """Count the window or state of a chosen node; this class has neither."""
 
     def _loses_last_child(self, parent: NodeT) -> bool:
         known = self._children_left.get(parent.id)
@@ -89,7 +89,7 @@ class LeafPlan(Generic[NodeT]):
         return not left
 
     def commit(self) -> None:
-        """Give the slots back, and take the nodes out of the tree (X2)."""
+        """Give the slots back, and remove the nodes from the tree (X2)."""
         removed = self.removed
         if removed:
             if self._pool is not None:
@@ -97,7 +97,7 @@ class LeafPlan(Generic[NodeT]):
             self._tree.remove(removed)
 
     def call_off(self) -> None:
-        """Put nodes that were not committed back where they waited."""
+        """Return nodes that were not evicted to their orders."""
         for parent, _ in self._children_left.values():
             self._tree.victims.place(parent)
         for node in self.removed:

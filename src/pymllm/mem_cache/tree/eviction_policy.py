@@ -1,4 +1,4 @@
-"""Which unlocked leaf an eviction takes next: the policies by name, and what a policy of one's own is.
+"""Eviction policies: the order in which unlocked leaves are evicted, by name or by a user's object.
 
 A further policy is a class here, in `POLICIES`, and its line in `pymllm.oracle.models.policy_ranks`. The
 judge's rank there may use what a page has: hits, arrival, priority and recency. Of one that looks at more,
@@ -56,7 +56,7 @@ class RankedNode(Protocol):
 
 
 class EvictionPolicy(Protocol):
-    """An order of the unlocked leaves of a tree: any object with such a method.
+    """The interface of an eviction policy: any object with a method `rank`.
 
     Notes
     -----
@@ -75,7 +75,7 @@ class EvictionPolicy(Protocol):
     """
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the rank that evictions go by: the leaf with the smallest rank goes first.
+        """Return the rank of a node; the leaf with the smallest rank is evicted first.
 
         Parameters
         ----------
@@ -98,67 +98,67 @@ class EvictionPolicy(Protocol):
 
 
 class LRU:
-    """Least recently used: what was matched or inserted longest ago goes first (R8)."""
+    """The policy that evicts the least recently used node first (R8)."""
 
     name: ClassVar[str] = "lru"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the number of the last use."""
+        """Return the number of the node's last access."""
         return node.last_access_time
 
 
 class LFU:
-    """Least frequently used: what fewest matches returned goes first."""
+    """The policy that evicts the least frequently matched node first."""
 
     name: ClassVar[str] = "lfu"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the number of hits."""
+        """Return the node's number of hits."""
         return node.hit_count
 
 
 class FIFO:
-    """First in, first out: what was cached first goes first, however often it is used."""
+    """The policy that evicts the node that was cached first, regardless of its use."""
 
     name: ClassVar[str] = "fifo"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the number of the insert that brought it."""
+        """Return the number of the insert that created the node."""
         return node.creation_time
 
 
 class MRU:
-    """Most recently used: what was matched or inserted last goes first."""
+    """The policy that evicts the most recently used node first."""
 
     name: ClassVar[str] = "mru"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the number of the last use, the largest first."""
+        """Return the number of the node's last access, negated."""
         return -node.last_access_time
 
 
 class FILO:
-    """First in, last out: what was cached last goes first."""
+    """The policy that evicts the node that was cached last."""
 
     name: ClassVar[str] = "filo"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the number of the insert that brought it, the largest first."""
+        """Return the number of the insert that created the node, negated."""
         return -node.creation_time
 
 
 class Priority:
-    """Lowest priority first; ``insert(..., priority=...)`` says which."""
+    """The policy that evicts the lowest priority first, as given by ``insert(..., priority=...)``."""
 
     name: ClassVar[str] = "priority"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return the highest priority that it was inserted with."""
+        """Return the highest priority with which the node was inserted."""
         return node.priority
 
 
 class SLRU:
-    """The segmented LRU policy: nodes with few hits go before protected nodes, each part by recency.
+    """The segmented LRU policy, which evicts nodes with few hits before others, each part by recency.
 
     Parameters
     ----------
@@ -182,23 +182,23 @@ class SLRU:
 
 
 class LogLFU:
-    """The policy that evicts by hits in powers of two: none, 1, 2 or 3, 4 to 7; equals by recency."""
+    """The policy that evicts by hits in powers of two (0, 1, 2 or 3, 4 to 7), and then by recency."""
 
     name: ClassVar[str] = "log-lfu"
 
     def rank(self, node: RankedNode) -> Any:
-        """Return how many binary digits the number of hits has."""
+        """Return the number of binary digits of the hit count."""
         return node.hit_count.bit_length()
 
 
 POLICIES: dict[str, type[EvictionPolicy]] = {
     policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, Priority, SLRU, LogLFU)
 }
-"""Every policy with a name, by that name; the first is the default."""
+"""The named policies, of which the first is the default."""
 
 
 def as_policy(policy: Any) -> EvictionPolicy:
-    """Read ``eviction_policy``: a name, or an object with a method ``rank`` (X1)."""
+    """Return the policy for ``eviction_policy``: a name, or an object with a method ``rank`` (X1)."""
     if isinstance(policy, str):
         if policy not in POLICIES:
             near = difflib.get_close_matches(policy[:20].lower(), POLICIES, n=1)
@@ -220,10 +220,10 @@ def as_policy(policy: Any) -> EvictionPolicy:
 
 
 def is_policy(policy: object) -> TypeGuard[EvictionPolicy]:
-    """Tell whether this is an object, and no class, with a method ``rank``."""
+    """Tell whether an object, which must not be a class, has a method ``rank``."""
     return not isinstance(policy, type) and callable(getattr(policy, "rank", None))
 
 
 def is_lru(policy: EvictionPolicy) -> bool:
-    """Tell whether recency alone decides, so that a tree keeps nothing else of its nodes."""
+    """Tell whether a policy uses recency alone, so that the tree needs no other data of nodes."""
     return type(policy) is LRU

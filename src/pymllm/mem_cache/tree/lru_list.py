@@ -12,7 +12,7 @@ from pymllm.mem_cache.tree.node import MambaTreeNode
 
 
 class LRUList(OneOwner):
-    """Order nodes by recency; a node's neighbours are stored in the node.
+    """A list of nodes by recency, in which each node stores its own neighbours.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ class LRUList(OneOwner):
         return isinstance(node, MambaTreeNode) and getattr(node, self._home) is self
 
     def __iter__(self) -> Iterator[MambaTreeNode]:
-        """Visit the members, the most recent first."""
+        """Yield the members, the most recent first."""
         at = getattr(self.head, self._next)
         while at is not self.tail:
             yield at
             at = getattr(at, self._next)
 
     def __reversed__(self) -> Iterator[MambaTreeNode]:
-        """Visit the members, the least recent first."""
+        """Yield the members, the least recent first."""
         at = getattr(self.tail, self._prev)
         while at is not self.head:
             yield at
@@ -109,7 +109,7 @@ class LRUList(OneOwner):
         self.insert_behind(node, self.head)
 
     def remove(self, node: MambaTreeNode) -> None:
-        """Take ``node`` out.
+        """Remove ``node`` from the list.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class LRUList(OneOwner):
         self.take_out(node)
 
     def clear(self) -> None:
-        """Take every member out; they name no neighbours any more.
+        """Remove all members, and clear their links.
 
         From both ends, as far as links lead: an interrupt may have left them cut.
         """
@@ -136,7 +136,7 @@ class LRUList(OneOwner):
         setattr(self.tail, self._prev, self.head)
 
     def touch_mru(self, node: MambaTreeNode) -> None:
-        """Make a member the most recent one.
+        """Make a member the most recent.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class LRUList(OneOwner):
             self._put_behind(node, self.head)
 
     def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
-        """Make ``node`` and its ancestors the most recent members, a child before its parent.
+        """Make ``node`` and its ancestors the most recent members, each child before its parent.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class LRUList(OneOwner):
         self.touch_path_mru(path[::-1])
 
     def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
-        """Make the nodes of a path the most recent members, the last one first.
+        """Make the nodes of a path the most recent members, the last node first.
 
         For those who have walked the path already: `touch_node_and_parents_mru` without its way up.
         """
@@ -195,7 +195,7 @@ class LRUList(OneOwner):
                 newer = node
 
     def touch_stretch_mru(self, newest: MambaTreeNode, oldest: MambaTreeNode) -> None:
-        """Make neighbours the most recent members, in the order that they have.
+        """Make consecutive members the most recent, in their present order.
 
         For those who know that: the nodes of a path that were last used together stand together. Cost: O(1),
         of which a path of 1,000 nodes is one. Law: M8.
@@ -203,13 +203,13 @@ class LRUList(OneOwner):
         self._move(newest, oldest, self.head)
 
     def insert_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        """Insert ``node``, which is in no list of this mode, behind a member or the head."""
+        """Insert ``node``, which is in no such list, after a member or the head."""
         self._put_behind(node, newer)
         setattr(node, self._home, self)
         self._size += 1
 
     def take_out(self, node: MambaTreeNode) -> None:
-        """Take a member out: `remove` for those who know that it is one."""
+        """Remove a node that is known to be a member."""
         self._cut(node)
         setattr(node, self._home, None)
         self._size -= 1
@@ -240,7 +240,7 @@ def _no_node(given: Any) -> TypeError:
 
 
 def _put_any(node: MambaTreeNode, newer: MambaTreeNode) -> None:
-    """Link ``node`` behind ``newer``, a member or the head."""
+    """Insert ``node`` after ``newer``, a member or the head."""
     older = newer.next
     assert older is not None
     newer.next = older.prev = node
@@ -255,7 +255,7 @@ def _put_state(node: MambaTreeNode, newer: MambaTreeNode) -> None:
 
 
 def _cut_any(node: MambaTreeNode) -> None:
-    """Link a member's neighbours with each other, and the member with nobody."""
+    """Link a member's neighbours with each other, and clear the member's links."""
     newer, older = node.prev, node.next
     assert newer is not None
     assert older is not None
@@ -272,7 +272,7 @@ def _cut_state(node: MambaTreeNode) -> None:
 
 
 def _move_any(newest: MambaTreeNode, oldest: MambaTreeNode, newer: MambaTreeNode) -> None:
-    """Link a stretch of members behind ``newer``, which is not one of them, and those around it together."""
+    """Move a stretch of members behind ``newer``, which is outside it, and close the gap."""
     older = newer.next
     if older is newest:
         return

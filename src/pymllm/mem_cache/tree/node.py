@@ -1,4 +1,4 @@
-"""The nodes of radix trees: an edge, its slots, a place in tree and time, and who uses it."""
+"""The nodes of radix trees, with edge, slots, position, age, and uses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pymllm.mem_cache.tree.token_encoding import BYTES_PER_ID, decode_tokens
 from pymllm.mem_cache.tree.victims import VictimOrder
 
 PageStarts: TypeAlias = "NDArray[np.int64]"
-"""The first slot of each page, in order; the page's other slots follow on."""
+"""The first slot of each page, in order; the other slots of a page are consecutive."""
 
 # Up to here NumPy is quicker: 2.4 us for 32 pages of 16 slots, where torch takes 3.2; for 8,192, 114 and 51.
 _FEW_PAGES = 64
 
 
 class BaseTreeNode(OneOwner):
-    """A node that `pymllm.mem_cache.tree.radix_tree` can work with: an edge, its slots, a place and an age.
+    """The base class of nodes in a radix tree: an edge, its slots, a position in the tree, and an age.
 
     ``parent``: ``None`` for a root and once evicted. ``key``: the tokens of the edge, read-only: ``uint32``,
     or a tuple of tuples. ``value``: their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's
@@ -104,7 +104,7 @@ class BaseTreeNode(OneOwner):
 
     @property
     def value(self) -> torch.Tensor | None:
-        """The KV slots, one per token: the node's own, or made now where it keeps its pages."""
+        """The KV slots, one per token, made on demand if the node stores only pages."""
         if self._starts is None:
             return self._value
         if self._starts.size == self._length:
@@ -121,13 +121,13 @@ class BaseTreeNode(OneOwner):
         return self._value is None and self._starts is None
 
     def __lt__(self, other: BaseTreeNode) -> bool:
-        """Tell whether this node is less recent than another of its class (R8)."""
+        """Tell whether this node is less recent than another node of its class (R8)."""
         if not isinstance(other, type(self)):
             return NotImplemented
         return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def describe(self) -> str:
-        """Return the line that ``pretty_print`` shows of the node."""
+        """Return the line of ``pretty_print`` for the node."""
         return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{self._marks()}"
 
     def _marks(self) -> str:
@@ -135,7 +135,7 @@ class BaseTreeNode(OneOwner):
 
 
 def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
-    """Write down every slot of pages.
+    """Return every slot of pages given by their first slots.
 
     ``starts``: the first slot of each, ``int64``, shape ``(n,)``. Returns ``int64``, shape ``(n *
     page_size,)``, on the CPU, memory of its own.
@@ -155,7 +155,7 @@ def _offsets(page_size: int) -> NDArray[np.int64]:
 
 
 class TreeNode(BaseTreeNode):
-    """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
+    """A node of a `RadixCache`: the edge into it, its slots, and its uses.
 
     What it shares with the nodes of other trees is in `BaseTreeNode`.
 
@@ -213,7 +213,7 @@ class TreeNode(BaseTreeNode):
 
 
 class RankedTreeNode(TreeNode):
-    """A `TreeNode` for policies other than ``lru``, which may look at more than recency.
+    """A `TreeNode` for policies other than ``lru``, which may need more than recency.
 
     A class of its own, so that the nodes of all other caches are as small, and made as quickly, as they were:
     this one takes 0.2 us more to make, and 16 bytes.
@@ -235,7 +235,7 @@ class RankedTreeNode(TreeNode):
 
 
 class MambaTreeNode(BaseTreeNode):
-    """One node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.
+    """A node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.
 
     What it shares with the nodes of other trees is in `BaseTreeNode`.
 
@@ -300,7 +300,7 @@ class MambaTreeNode(BaseTreeNode):
 
     @property
     def mamba_value(self) -> torch.Tensor | None:
-        """The track slot of the state, made when first asked for: an insert need not wait 1.7 us for it."""
+        """The tensor with the state's track slot, made on demand to save 1.7 us in each insert."""
         if self._track_index is None and self._track_slot is not None:
             device = None if self._value is None else self._value.device
             self._track_index = torch.full((1,), self._track_slot, dtype=torch.int64, device=device)
@@ -331,7 +331,7 @@ class MambaTreeNode(BaseTreeNode):
 
 
 class RankedMambaTreeNode(MambaTreeNode):
-    """A `MambaTreeNode` for policies other than ``lru``, with the fields of `RankedTreeNode`."""
+    """A `MambaTreeNode` for policies other than ``lru``, with the additional fields of `RankedTreeNode`."""
 
     __slots__ = ("creation_time", "priority")
 

@@ -1,4 +1,4 @@
-"""The radix tree under the prefix caches: keys, walking, splitting, holds, sizes and leaves by age.
+"""The radix tree below the prefix caches: keys, walks, splits, holds, sizes, and leaves by age.
 
 What is the same for every prefix cache lives here, and nothing that differs: windows are in
 `pymllm.mem_cache.tree.sliding_window` and the public calls in `pymllm.mem_cache.radix_cache`.
@@ -35,7 +35,7 @@ _get_starts = attrgetter("_starts")
 
 @dataclass(slots=True, eq=False)
 class PagedKey:
-    """A key as the tree reads it: the whole pages, encoded."""
+    """A key in the tree's form, with its whole pages encoded."""
 
     raw: bytes
     namespace: Namespace
@@ -44,7 +44,7 @@ class PagedKey:
 
     @classmethod
     def of(cls, key: RadixKey, page_size: int) -> PagedKey:
-        """Encode a caller's key, or raise before anything has changed."""
+        """Return a caller's key in the tree's form; errors arise before anything changes."""
         if not isinstance(key, RadixKey):
             raise TypeError(
                 f"key is a {type(key).__name__}: wrap the tokens in RadixKey(token_ids, extra_key)"
@@ -57,7 +57,7 @@ class PagedKey:
 
 @dataclass(slots=True, eq=False)
 class Walk(Generic[NodeT]):
-    """How far a key goes down the tree."""
+    """The extent to which a key is cached in the tree."""
 
     path: list[NodeT]  # nodes whose whole edge matches, from below the root
     partial: NodeT | None  # the next node, where only a part of its edge matches
@@ -67,7 +67,7 @@ class Walk(Generic[NodeT]):
 
 @dataclass(slots=True, eq=False)
 class Split(Generic[NodeT]):
-    """A node that is to be cut in two, with everything made that the halves need."""
+    """A node to be split, with all parts for its halves prepared."""
 
     node: NodeT
     upper: NodeT  # the new upper half, which nobody knows yet
@@ -79,7 +79,7 @@ class Split(Generic[NodeT]):
 
 
 def namespace_prior(namespace: Namespace) -> str | None:
-    """Return the digest that the first page of a namespace is chained to (law H3)."""
+    """Return the digest to which the first page of a namespace is chained (law H3)."""
     if namespace is None:
         return None
     tagged = _tagged(namespace)
@@ -87,7 +87,7 @@ def namespace_prior(namespace: Namespace) -> str | None:
 
 
 def _tagged(namespace: Namespace) -> bytes:
-    """Return the name of a namespace; values in a tuple are hashed, so that none runs into the next."""
+    """Return the text of a namespace for hashing; values in a tuple are hashed to keep them separate."""
     if namespace is None:
         return b""
     if isinstance(namespace, tuple):
@@ -96,7 +96,7 @@ def _tagged(namespace: Namespace) -> bytes:
 
 
 class RadixTree(Generic[NodeT]):
-    """Nodes and what is true of them in every prefix cache.
+    """The nodes of a radix tree, with the operations that all prefix caches share.
 
     ``make_node``: makes an empty node. ``page_size``: tokens per page. ``device``: where the nodes' slots
     live. ``keeps_pages``: whether a node keeps the first slot of each page instead of all slots. ``victims``:
@@ -125,7 +125,7 @@ class RadixTree(Generic[NodeT]):
         self.start_with(self.prepare_start())
 
     def prepare_start(self) -> tuple[NodeT, Victims[NodeT], object]:
-        """Make the parts of an empty tree, for `start_with`: a root, orders of victims, and an epoch."""
+        """Return the parts of an empty tree for `start_with`: a root, orders of victims, and an epoch."""
         root = self._make_node()
         root.id = next(self._ids)
         root._key = RadixKey([])
@@ -135,7 +135,7 @@ class RadixTree(Generic[NodeT]):
         return root, type(self.victims)(self.victims.policy), object()
 
     def start_with(self, start: tuple[NodeT, Victims[NodeT], object], nodes: Sequence[NodeT] = ()) -> None:
-        """Start empty with prepared parts; the earlier ``nodes`` become stale, and ids go on (X3, X7).
+        """Start empty with prepared parts; old ``nodes`` become stale, and ids continue (X3, X7).
 
         Looks at nothing of what it replaces, so that it works after an interrupt anywhere.
         """
@@ -160,7 +160,7 @@ class RadixTree(Generic[NodeT]):
     # -- walking and growing -------------------------------------------------------------------------
 
     def walk(self, key: PagedKey) -> Walk[NodeT]:
-        """Follow ``key`` down as far as it is cached.
+        """Follow ``key`` down the tree as far as it is cached.
 
         ``bytes.startswith`` with an offset is a ``memcmp`` that copies and converts nothing: 12 us for
         131,072 tokens. The position of the first difference is looked for once, where the walk ends. An only
@@ -192,7 +192,7 @@ class RadixTree(Generic[NodeT]):
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
     def make_leaf(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:
-        """Make an unlocked leaf for `append`, of which ``parent`` knows nothing yet.
+        """Return an unlocked leaf for `append`, not yet linked from ``parent``.
 
         Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches, which becomes the tree's
         own.
@@ -236,7 +236,7 @@ class RadixTree(Generic[NodeT]):
             self.note_stored(node, Part.KV)
 
     def prepare_split(self, node: NodeT, tokens: int) -> Split[NodeT]:
-        """Make the parts for `split` to cut ``node`` after its first ``tokens`` tokens; nothing has changed.
+        """Prepare the parts for `split` of ``node`` after its first ``tokens`` tokens; nothing changes.
 
         The lower half will keep object, id and holds; both halves own copies, so neither keeps the whole
         alive (R10, X5). The upper half may be cut in turn before anything is done.
@@ -263,7 +263,7 @@ class RadixTree(Generic[NodeT]):
         return Split(node, upper, lower_raw, filed_under, starts, value, hash_values)
 
     def split(self, split: Split[NodeT]) -> None:
-        """Put the upper half above the lower one; nothing here can fail."""
+        """Insert the upper half above the lower one; nothing here can fail."""
         node, upper = split.node, split.upper
         parent = upper.parent
         assert parent is not None
@@ -280,7 +280,7 @@ class RadixTree(Generic[NodeT]):
     def _divide_slots(
         self, node: NodeT, upper: NodeT, tokens: int
     ) -> tuple[PageStarts | None, torch.Tensor | None]:
-        """Give ``upper`` the first slots of ``node`` and return the others, all copies (X5)."""
+        """Give ``upper`` the first slots of ``node`` and return the others, as copies (X5)."""
         if node._starts is not None:
             pages = tokens // self.page_size
             upper._starts, starts = node._starts[:pages].copy(), node._starts[pages:].copy()
@@ -290,7 +290,7 @@ class RadixTree(Generic[NodeT]):
         return None, value
 
     def remove(self, nodes: Iterable[NodeT]) -> None:
-        """Unlink evicted nodes, children before parents; the caller has taken them out of `victims`."""
+        """Unlink evicted nodes, children first, which the caller has removed from `victims`."""
         freed = 0
         for node in nodes:
             assert node.parent is not None
@@ -303,7 +303,7 @@ class RadixTree(Generic[NodeT]):
         self.evictable_tokens -= freed
 
     def nodes(self) -> Iterator[NodeT]:
-        """Visit every node but the root, parents before children."""
+        """Yield every node except the root, parents before children."""
         pending = list(self.root.children.values())
         while pending:
             node = pending.pop()
@@ -311,7 +311,7 @@ class RadixTree(Generic[NodeT]):
             pending.extend(node.children.values())
 
     def outline(self) -> Iterator[str]:
-        """Describe every node but the root on a line, children indented below their parent.
+        """Yield a line of text for every node except the root, children indented below their parent.
 
         From level 33 on the level is written as a number, ``[33]``, and the indentation stays what it is at
         32: a chain of 20,000 nodes is 2.8 MB of text, where indentation alone would be 400.
@@ -324,7 +324,7 @@ class RadixTree(Generic[NodeT]):
             pending.extend((child, level + 1) for child in reversed(node.children.values()))
 
     def path_to(self, node: NodeT) -> list[NodeT]:
-        """List the nodes from below the root down to ``node``."""
+        """Return the nodes from below the root down to ``node``."""
         path = []
         at: NodeT | None = node
         while at is not None and at is not self.root:
@@ -334,7 +334,7 @@ class RadixTree(Generic[NodeT]):
         return path
 
     def hand_over(self, nodes: list[NodeT]) -> torch.Tensor:
-        """Return the slots of nodes that are about to leave; a single node's own tensor, which no caller has.
+        """Return the slots of nodes about to leave, for a single node its own tensor.
 
         A pool reads them and no more. A copy would cost 1.2 us of an eviction's 8.
         """
@@ -344,7 +344,7 @@ class RadixTree(Generic[NodeT]):
         return self.gather(nodes)
 
     def page_starts(self, nodes: list[NodeT]) -> PageStarts | None:
-        """Return the first slot of each page of ``nodes``, at least one; ``None`` where one has no pages.
+        """Return the first slot of each page of ``nodes``, at least one; ``None`` if a node stores no pages.
 
         A single node's own are returned. Of 1,000 nodes of 8 slots, joining bytes takes 24 us, where
         `numpy.concatenate` and `torch.cat` take 120.
@@ -357,7 +357,7 @@ class RadixTree(Generic[NodeT]):
             return None
 
     def gather(self, nodes: list[NodeT]) -> torch.Tensor:
-        """Copy the slots of ``nodes`` into one new tensor, in their order."""
+        """Return a new tensor with the slots of ``nodes``, in order."""
         if self.keeps_pages and nodes:
             starts = nodes[0]._starts if len(nodes) == 1 else self.page_starts(nodes)
             if starts is None:
@@ -372,7 +372,7 @@ class RadixTree(Generic[NodeT]):
         return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
 
     def slots_left(self, node: NodeT) -> torch.Tensor:
-        """Return the slots that a node of any state has, perhaps none: what an interrupt may have left."""
+        """Return the slots that a node still has, perhaps none after an interrupted call."""
         if node._starts is not None:
             return expand_pages(node._starts, self.page_size)
         return torch.empty(0, dtype=torch.int64, device=self.device) if node._value is None else node._value
@@ -380,7 +380,7 @@ class RadixTree(Generic[NodeT]):
     # -- recency -------------------------------------------------------------------------------------
 
     def stamp(self, path: Sequence[NodeT]) -> None:
-        """Start an access and make the nodes of a path, and only them, the most recent (R8)."""
+        """Begin an access, and make exactly the nodes of a path the most recent (R8)."""
         self.clock = now = self.clock + 1.0
         self.root.last_access_time = now
         if path:
@@ -391,7 +391,7 @@ class RadixTree(Generic[NodeT]):
     # -- holds ---------------------------------------------------------------------------------------
 
     def check_node(self, node: Any, node_type: type[NodeT]) -> bool:
-        """Refuse a node that is not in this tree; ``False`` for ``None`` and the tree's roots, old or new."""
+        """Raise an error for a node outside this tree; return ``False`` for ``None`` and for roots."""
         if node is None:
             return False
         if not isinstance(node, node_type):
@@ -406,14 +406,14 @@ class RadixTree(Generic[NodeT]):
         return True
 
     def check_held(self, node: NodeT) -> None:
-        """Refuse to release a hold that was never taken."""
+        """Raise an error for the release of a hold that was never taken."""
         if not node._holds:
             raise LockError(
                 f"node {node.id} has no hold of its own: release a hold at the node it was taken on, once"
             )
 
     def hold(self, node: NodeT) -> None:
-        """Count one more hold at ``node``, which protects it and its ancestors (R6)."""
+        """Add a hold at ``node``, which protects the node and its ancestors (R6)."""
         node._holds += 1
         at: NodeT | None = node
         while at is not None and at is not self.root:
@@ -425,7 +425,7 @@ class RadixTree(Generic[NodeT]):
         self.victims.place(node)  # of the others, each has a child, so that its hold changes nothing
 
     def release(self, node: NodeT) -> None:
-        """Take one hold at ``node`` back."""
+        """Remove one hold at ``node``."""
         node._holds -= 1
         at: NodeT | None = node
         while at is not None and at is not self.root:
@@ -439,7 +439,7 @@ class RadixTree(Generic[NodeT]):
     # -- events --------------------------------------------------------------------------------------
 
     def note_stored(self, node: NodeT, part: Part) -> None:
-        """Note that a part of a node in the tree has come; only with a log. Nothing here can fail."""
+        """Record in any event log that a part of a node was stored; nothing here can fail."""
         assert self.log is not None
         assert node.hash_values
         above = node.parent.hash_values
@@ -448,7 +448,7 @@ class RadixTree(Generic[NodeT]):
     # -- hashes --------------------------------------------------------------------------------------
 
     def page_hashes(self, node: NodeT) -> list[str]:
-        """Hash the pages of ``node``, each chained to the page before it, ancestors first (H2)."""
+        """Return the hashes of the pages of ``node``, each chained to the page before (H2)."""
         missing = []
         at = node
         while at is not self.root and at.hash_values is None:
@@ -464,7 +464,7 @@ class RadixTree(Generic[NodeT]):
 
 
 class RankedTree(RadixTree[Any]):
-    """A tree of nodes with a creation time and a priority, for policies that rank nodes by them.
+    """A tree whose nodes have a creation time and a priority, for policies that rank by them.
 
     Its nodes are `RankedTreeNode` or `RankedMambaTreeNode`: where recency alone decides, nodes neither have
     nor fill these fields.
@@ -476,19 +476,19 @@ class RankedTree(RadixTree[Any]):
         node.creation_time = self.clock
 
     def prepare_split(self, node: Any, tokens: int) -> Split[Any]:
-        """Make the parts for `split`; the upper half came when the whole did, and matters as much (R10)."""
+        """Prepare the parts for `split`; the upper half inherits creation time and priority (R10)."""
         split = super().prepare_split(node, tokens)
         split.upper.creation_time, split.upper.priority = node.creation_time, node.priority
         return split
 
     def split(self, split: Split[Any]) -> None:
-        """Put the upper half above the lower one, which is shorter now; nothing here can fail."""
+        """Insert the upper half above the lower one, which is now shorter; nothing here can fail."""
         super().split(split)
         if split.node._order is not None:
             split.node._order.changed(split.node)
 
     def matter(self, last: Any, priority: int) -> None:
-        """Let the path of the current insert, which ends with ``last``, matter at least so much."""
+        """Raise the priority of the current insert's path, which ends with ``last``, to at least a value."""
         node: Any = last
         while node is not None and node is not self.root:
             is_new = node.creation_time == self.clock
@@ -506,7 +506,7 @@ def _chain(raw: bytes, page_bytes: int, prior: str | None) -> list[str]:
 
 
 def _shared_bytes(raw: bytes, offset: int, edge: bytes) -> int:
-    """Count the leading bytes that ``raw`` from ``offset`` on has in common with ``edge``, in whole ids."""
+    """Return the number of bytes, in whole ids, in which ``raw`` from ``offset`` on equals ``edge``."""
     ids = min(len(raw) - offset, len(edge)) // BYTES_PER_ID
     theirs = np.frombuffer(edge, dtype=np.uint32, count=ids)
     differs = np.frombuffer(raw, dtype=np.uint32, count=ids, offset=offset) != theirs

@@ -19,20 +19,20 @@ from pymllm.mem_cache.tree.victims import InnerVictims, VictimOrder
 
 
 class WindowVictims(InnerVictims[TreeNode]):
-    """The unlocked leaves of a windowed tree, all alive (S4), and its inner nodes with window KV to lose.
+    """The unlocked leaves of a windowed tree, all alive (S4), and its inner nodes with window KV to evict.
 
     The latter are the alive nodes with children that no window lock protects.
     """
 
     def order_of(self, node: TreeNode) -> VictimOrder[TreeNode] | None:
-        """Return the order in which a node belongs as it is now, or ``None``."""
+        """Return the order that a node belongs to in its present form, or ``None``."""
         if not node.children and not node.lock_ref:
             return self.leaves
         return None if node.swa_tombstone or node.swa_lock_ref else self.inner
 
 
 class SlidingWindow:
-    """The windows over one tree.
+    """The sliding windows of holds in one tree.
 
     ``tree``: the nodes. ``victims``: the tree's. ``size``: tokens that a window layer looks back (W).
     """
@@ -53,7 +53,7 @@ class SlidingWindow:
     # -- usable prefixes -----------------------------------------------------------------------------
 
     def usable_part(self, walk: Walk[TreeNode]) -> tuple[list[TreeNode], bool]:
-        """Return the whole nodes of a walk's longest usable prefix, and whether the partial one is in it.
+        """Return the nodes of a walk's longest usable prefix, and whether it includes the partial node.
 
         The usable prefixes that end inside a node are shorter than the one at its end, so only ends count
         (S1).
@@ -73,7 +73,7 @@ class SlidingWindow:
         return walk.path[:usable], False
 
     def is_usable(self, node: TreeNode) -> bool:
-        """Tell whether the prefix that ends with ``node`` can be continued from (S1)."""
+        """Tell whether a request can resume from the prefix that ends at ``node`` (S1)."""
         run = 0
         at: TreeNode | None = node
         while at is not None and at is not self.tree.root and run < self.size:
@@ -86,7 +86,7 @@ class SlidingWindow:
     # -- nodes that change ---------------------------------------------------------------------------
 
     def split(self, split: Split[TreeNode]) -> None:
-        """Split a node; the upper half takes the boundary id, because it now starts the window (R10, S5)."""
+        """Split a node; the upper half takes the boundary id, since it now starts the window (R10, S5)."""
         node, upper = split.node, split.upper
         self.tree.split(split)
         upper.swa_lock_ref, upper.swa_tombstone = node.swa_lock_ref, node.swa_tombstone
@@ -94,7 +94,7 @@ class SlidingWindow:
         self.victims.place(upper)
 
     def enter(self, node: TreeNode) -> None:
-        """Count a node that is alive from now on: a new one, or a tombstone with KV again."""
+        """Count a node that is alive from now on: a new one, or a revived tombstone."""
         node.swa_tombstone = False
         self.evictable_tokens += node._length
         self.victims.place(node)
@@ -126,7 +126,7 @@ class SlidingWindow:
         return None if edge is None else edge.swa_boundary_id
 
     def check_token(self, node: TreeNode, boundary_id: int | None) -> None:
-        """Refuse a token that `hold` did not return for ``node``."""
+        """Raise an error for a token that `hold` did not return for ``node``."""
         expected = None
         if node._depth > self.span:
             expected = self._window_of(node)[-1].swa_boundary_id
@@ -137,7 +137,7 @@ class SlidingWindow:
             )
 
     def release(self, node: TreeNode) -> None:
-        """Take back the protection of one hold at ``node``."""
+        """Remove the protection of one hold at ``node``."""
         self.tree.release(node)
         for covered in self._window_of(node):
             covered.swa_lock_ref -= 1
@@ -147,7 +147,7 @@ class SlidingWindow:
                 self.victims.place(covered)
 
     def _edge_of(self, node: TreeNode) -> TreeNode | None:
-        """Return the node that starts the window of ``node``, splitting it off where it must."""
+        """Return the node that starts the window of ``node``, after a split if needed."""
         boundary = node._depth - self.span
         if boundary <= 0:
             return None
@@ -158,7 +158,7 @@ class SlidingWindow:
         return edge
 
     def _window_of(self, node: TreeNode) -> list[TreeNode]:
-        """List the nodes from ``node`` up to the one that has the window's first token."""
+        """Return the nodes from ``node`` up to the one with the window's first token."""
         boundary = node._depth - self.span
         covered = []
         at: TreeNode | None = node
@@ -169,7 +169,7 @@ class SlidingWindow:
 
 
 class WindowPlan(LeafPlan[TreeNode]):
-    """An eviction in a windowed tree: leaves that go, and inner nodes that lose their window KV (S3, S4).
+    """An eviction in a windowed tree: leaves to remove, and inner nodes that lose window KV (S3, S4).
 
     ``window``: its `victims` lose what is chosen. ``pool``: gets window KV back where it has ``free_swa``.
     ``alive_tokens``: alive tokens that go, in removed and in tombstoned nodes.
@@ -184,7 +184,7 @@ class WindowPlan(LeafPlan[TreeNode]):
         self.alive_tokens = 0
 
     def take_parts(self, wanted: int) -> None:
-        """Choose the least recent alive node without a window lock until ``wanted`` alive tokens are gone."""
+        """Choose the least recent live nodes without a window lock, until ``wanted`` tokens are chosen."""
         victims = self._window.victims
         while self.alive_tokens < wanted:
             node = victims.oldest_of_all()
@@ -198,13 +198,13 @@ class WindowPlan(LeafPlan[TreeNode]):
             victims.inner.discard(node)
 
     def call_off(self) -> None:
-        """Put nodes that were not committed back where they waited."""
+        """Return nodes that were not evicted to their orders."""
         super().call_off()
         for node in self._dying.values():
             self._window.victims.place(node)
 
     def commit(self) -> None:
-        """Give the window KV of the dying nodes back in one call, mark them, and then remove whole nodes."""
+        """Give back the chosen window KV in one call, mark its nodes dead, and then remove whole nodes."""
         window, dying = self._window, list(self._dying.values())
         if dying and hasattr(self._pool, "free_swa"):
             return_halves(self._pool, self._tree, dying)

@@ -1,4 +1,4 @@
-"""Slots that come into a tree, checked before anything changes, and slots that go back to a pool.
+"""The exchange of slots with a tree: checks of incoming slots, and the return of slots to a pool.
 
 They go back page by page where the pool can take pages.
 """
@@ -24,12 +24,12 @@ from pymllm.mem_cache.uploads import as_tensor, bring
 logger = logging.getLogger(__name__)
 
 SHORTAGES: Final = (MemoryError, torch.OutOfMemoryError)
-"""What a pool raises that has refused nothing, and taken nothing: it had no memory for the call."""
+"""Errors of a pool that has refused and taken nothing, for lack of memory for the call."""
 
 NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 
 Slots: TypeAlias = torch.Tensor | NDArray[np.integer]
-"""Slots of a caller, shape ``(n,)``: the tensor itself, or an array over its memory."""
+"""A caller's slots, shape ``(n,)``: the tensor, or an array over its memory."""
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -37,7 +37,7 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 def read_incoming_slots(
     value: torch.Tensor | None, key_length: int, key: PagedKey, page_size: int, pool: Any, on_host: bool
 ) -> Slots:
-    """Return the slots of a key as the caller gave them, or raise.
+    """Return the checked slots of a key in the caller's form, or raise an error.
 
     ``value``: one slot per token, any integer dtype, shape ``(key_length,)``; ``None`` stands for the token
     ids themselves, only without a pool. ``on_host``: whether the tree keeps its slots in NumPy. Returns
@@ -83,7 +83,7 @@ def read_incoming_slots(
 
 
 def copy_for_tree(tree: RadixTree[Any], slots: Slots, start: int, stop: int) -> torch.Tensor | PageStarts:
-    """Copy whole pages of a caller's slots as the nodes of a tree keep them.
+    """Return a copy of whole pages of a caller's slots, in the form that nodes store.
 
     ``slots``: integers, shape ``(n,)``, on any device. That each page is one of the pool's is the caller's
     duty, checked where ownership is. Elsewhere a glance at the first and the last page finds slots in an
@@ -105,7 +105,7 @@ def copy_for_tree(tree: RadixTree[Any], slots: Slots, start: int, stop: int) -> 
 
 
 def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.device) -> torch.Tensor:
-    """Copy a range of a caller's slots: trees hold no view of a caller's tensor (X5).
+    """Return a copy of a range of a caller's slots, since trees keep no views of them (X5).
 
     ``slots``: integers, shape ``(n,)``, on any device. Returns ``int64``, shape ``(stop - start,)``. Cost:
     one copy. By the shortest of torch's ways: a slice takes 1.0 us and ``to`` 2.2, ``long`` and ``clone``
@@ -118,7 +118,7 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
 
 
 def read_track_slot(value: Any, pool: Any) -> int:
-    """Return the one track slot of a caller's tensor, or raise.
+    """Return the only track slot in a caller's tensor, or raise an error.
 
     ``value``: any integer dtype, shape ``(1,)``. Cost: O(1); reading the number waits for the device that it
     is on. Laws: M1, M7, X1.
@@ -154,7 +154,7 @@ def read_track_slot(value: Any, pool: Any) -> int:
 
 
 def _check_fits_int64(slots: torch.Tensor) -> None:
-    """Refuse numbers that would be negative slots once they are stored as ``int64``."""
+    """Raise an error for numbers that would be negative as ``int64``."""
     too_large = slots.view(torch.int64) < 0
     if too_large.any():
         found = slots[too_large.nonzero()[0]].item()
@@ -162,7 +162,7 @@ def _check_fits_int64(slots: torch.Tensor) -> None:
 
 
 def _check_pages(slots: torch.Tensor, page_size: int) -> None:
-    """Refuse a page of the key that is not one page of the pool, in order.
+    """Raise an error for a page of the key whose slots are not one page of the pool, in order.
 
     Flat arrays, not rows of a page: 17 us against 39 for 12,000 slots in pages of 16.
     """
@@ -182,7 +182,7 @@ def _check_pages(slots: torch.Tensor, page_size: int) -> None:
 
 
 def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
-    """Give the slots of ``nodes`` back, in their order, in one call of the pool.
+    """Return the slots of ``nodes``, in order, to the pool by one call.
 
     Of 13,000 slots in pages of 16, reading all of them and telling their pages apart takes 38 us of a request
     of T3 in ``benchmarks``; this takes 11. On a device nothing waits.
@@ -195,7 +195,7 @@ def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
 
 
 def return_pages(pool: Any, tree: RadixTree[NodeT], slots: torch.Tensor) -> None:
-    """Give whole pages back by all their slots, each page named once, as `return_slots`."""
+    """Return whole pages, each named once by all its slots, to the pool, as `return_slots`."""
     if _by_pages(pool, tree.device):
         pool.free_pages(slots[:: tree.page_size])
     else:
@@ -203,7 +203,7 @@ def return_pages(pool: Any, tree: RadixTree[NodeT], slots: torch.Tensor) -> None
 
 
 def return_halves(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
-    """Give the window KV of ``nodes`` back, in their order, in one call of the pool, as `return_slots`."""
+    """Return the window KV of ``nodes``, in order, to the pool by one call, as `return_slots`."""
     slots = tree.gather(nodes)
     if tree.device.type != "cpu" and takes_pages(pool, "free_swa", "free_swa_pages"):
         pool.free_swa_pages(slots[:: tree.page_size])
@@ -212,7 +212,7 @@ def return_halves(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None
 
 
 def return_what_is_left(pool: Any, tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
-    """Give back the slots of nodes that a pool may have in part already, after a call that was interrupted.
+    """Return the slots of nodes after an interrupted call, when the pool may have some already.
 
     Node by node, no slot twice. Cost: O(tokens) in Python.
     """
@@ -230,7 +230,7 @@ def return_what_is_left(pool: Any, tree: RadixTree[NodeT], nodes: Sequence[NodeT
 
 
 def try_to_return(give: Callable[[Any], Any], what: Any) -> None:
-    """Give something back that a pool may have already."""
+    """Return memory that a pool may already have, without an error if it has."""
     try:
         give(what)
     except Exception as error:
@@ -238,7 +238,7 @@ def try_to_return(give: Callable[[Any], Any], what: Any) -> None:
 
 
 def takes_pages(pool: Any, call: str = "free", of_pages: str = "free_pages") -> bool:
-    """Tell whether a pool's ``free_pages`` does the same as its ``free``; likewise for other such pairs."""
+    """Tell whether a pool's ``free_pages`` agrees with its ``free``, or another such pair of methods."""
     free: Any = getattr(pool, call, None)
     if getattr(free, "__self__", None) is not pool:
         return False  # somebody has given this one object another
@@ -248,7 +248,7 @@ def takes_pages(pool: Any, call: str = "free", of_pages: str = "free_pages") -> 
 
 @lru_cache(maxsize=64)  # an eviction of one leaf takes 0.2 us less
 def _says_both(kind: Any, free: Any, call: str, of_pages: str) -> bool:
-    """Tell whether ``free`` is the class's own, and no subclass redefines it without the method of pages."""
+    """Tell whether no subclass overrides ``free`` without the method of pages."""
     for base in kind.__mro__:
         if of_pages in base.__dict__:
             return getattr(kind, call, None) is free
@@ -258,7 +258,7 @@ def _says_both(kind: Any, free: Any, call: str, of_pages: str) -> bool:
 
 
 def counts_in_pages(pool: Any, page_size: int, device: torch.device) -> bool:
-    """Tell whether a tree over a pool may keep the first slots of pages, in NumPy, instead of all in tensors.
+    """Tell whether a tree over a pool may store the first slots of pages in NumPy, not all in tensors.
 
     A page of one slot is its first slot; what the others of larger pages are is known of such a pool alone.
     On a device all slots of a node stay there, since they are copied in one launch.
@@ -267,7 +267,7 @@ def counts_in_pages(pool: Any, page_size: int, device: torch.device) -> bool:
 
 
 def _by_pages(pool: Any, device: torch.device) -> bool:
-    """Tell whether whole pages go back to a pool by their first slots.
+    """Tell whether whole pages can be returned to a pool by their first slots.
 
     On the CPU those of windows do not: an insert, which compares slots, would take 40 us instead of 37, and
     an eviction 20 instead of 18, of 512 slots each.

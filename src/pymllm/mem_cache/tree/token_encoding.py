@@ -1,4 +1,4 @@
-"""Turn any documented container of token ids into one buffer of bytes.
+"""The encoding of token ids, from any documented container, as bytes.
 
 The trees compare, file and hash keys as little-endian 32-bit unsigned integers, the encoding that
 `hash_token_ids` documents. One encoding for all keys means that a list, an ``int64`` array and a
@@ -28,12 +28,12 @@ _WIDE: Final = np.dtype(np.uint64)
 _ARRAY: Final = np.ndarray
 _UINTC: Final = np.dtype(np.uintc)
 _SHORT: Final = 4096 if np.lib.NumpyVersion(np.__version__) >= "2.4.0" else -1
-"""Tokens up to which a cast that checks is quicker than to look for the largest; before 2.4 there is none."""
+"""The number of tokens up to which a checked cast is faster than a search for the largest."""
 _LONG: Final = 16_384  # tokens: from here on a second copy costs more than a `BytesIO`
 
 
 def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
-    """Encode the whole pages of a key.
+    """Return the whole pages of a key as bytes.
 
     ``token_ids``: integers in ``0 .. 2**32 - 1``, shape ``(n,)``; or, in a list or tuple, tuples of ``width``
     such integers, two or more. Tensors may live on any device. Cost: for arrays and CPU tensors a range check
@@ -75,7 +75,7 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
 
 
 def decode_tokens(raw: bytes, width: int) -> np.ndarray:
-    """Show encoded tokens as a read-only array over the same bytes.
+    """Return encoded tokens as a read-only array over the same bytes.
 
     Returns ``uint32``, shape ``(n,)`` for ``width == 1``, else ``(n, width)``; nothing is copied.
     """
@@ -84,7 +84,7 @@ def decode_tokens(raw: bytes, width: int) -> np.ndarray:
 
 
 def _encode_array(ids: np.ndarray, page_size: int) -> bytes:
-    """Encode the whole pages of integers of any dtype, shape ``(n,)``, or raise where one does not fit.
+    """Return the whole pages of integers, shape ``(n,)``, as bytes; raise an error if one does not fit.
 
     Seen as unsigned, a negative number is huge, so that one look at the largest finds both ends. Of NumPy's
     reductions `argmax` begins soonest and is as quick as any: 0.2 us for 64 tokens, where `max` takes 1.0.
@@ -168,7 +168,7 @@ def _encode_tuples(token_ids: list[Any] | tuple[Any, ...], width: int) -> tuple[
 
 
 def _pack(ids: list[Any] | tuple[Any, ...], width: int) -> bytes:
-    """Encode integers, at least one, or say which of them is none."""
+    """Return integers, at least one, as bytes, or raise an error for the first that is no integer."""
     try:
         packed = array("I", ids)
     except (OverflowError, TypeError):

@@ -1,4 +1,4 @@
-"""The base of both radix caches: a tree over a pool, and the one order in which a call touches the two.
+"""The base class of both radix caches: a tree over a pool, and the order of their changes.
 
 Whatever can fail is made first, then the pools are asked, and what they have done is written down. While code
 of others runs, a pool's or a callback's, a guard keeps it out of the cache.
@@ -38,11 +38,11 @@ NodeT = TypeVar("NodeT", bound=BaseTreeNode)
 _IN_A_POOL: Final = "a pool that the cache was calling"
 
 _CALLING: Final = frozenset({__name__, "pymllm.mem_cache.radix_cache", "pymllm.mem_cache.mamba_radix_cache"})
-"""Modules with the calls amid which somebody else's code runs."""
+"""Modules with the calls during which a user's code may run."""
 
 
 class CallGuard:
-    """Keep others' code, which runs amid a cache's call, out of the cache (X6).
+    """A guard that keeps code which runs during a cache's call from calling the cache (X6).
 
     It is the context that such code runs in, with what the tree then does with a pool's answer. ``inside``:
     whose code runs now, in words: a pool's, unless `runs` says otherwise. ``unsettled``: a pool has been
@@ -75,19 +75,19 @@ class CallGuard:
 
     @property
     def is_in_a_pool(self) -> bool:
-        """Whether the cache is calling a pool to give back slots that are still in the tree."""
+        """Whether the cache is returning slots that are still in the tree to a pool."""
         return self.inside == _IN_A_POOL
 
     def runs(self, whose: str) -> None:
-        """Note that code other than a pool's runs in this context, so that no slots are with a pool."""
+        """Record that code other than a pool's is running, so that no slots are with a pool."""
         self.inside, self.unsettled = whose, self._was_unsettled
 
     def settle(self) -> None:
-        """Say that no pool has been given anything that is in the tree."""
+        """Record that no pool has received anything that is in the tree."""
         self.unsettled = self._was_unsettled = False
 
     def let_reset_in(self) -> None:
-        """Refuse a ``reset``, which asks itself, as any call, but where an interrupt has left `inside`.
+        """Raise an error for a ``reset`` during another call, unless an interrupt has left `inside` set.
 
         Then this thread is in no call of the cache but the one that asks. Another thread's reset is refused.
         """
@@ -105,7 +105,7 @@ class CallGuard:
         return False
 
     def refuse(self, call: str) -> None:
-        """Refuse a call on the cache from inside a callback, or from a pool in the middle of a call."""
+        """Raise an error for a call on the cache from inside a callback or a pool's call."""
         inside = self.inside
         if inside is not None:
             refuse_other_thread(call, "cache", self._thread, f"is inside {inside}")
@@ -116,7 +116,7 @@ class CallGuard:
 
 
 class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
-    """A prefix cache that is a radix tree: what it is made of, and the calls that are the same for all kinds.
+    """A prefix cache over a radix tree, with the calls that are equal for all kinds.
 
     A kind says which nodes it has (``_NODES``: for recency alone, and for another policy), in which orders
     they wait (`victims`), what it keeps beside the tree, and how an eviction is planned.
@@ -158,19 +158,19 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         return self._tree.root
 
     def evictable_size(self) -> int:
-        """Count the tokens of unlocked nodes, O(1) (R7)."""
+        """Return the number of tokens in unlocked nodes, in O(1) (R7)."""
         return self._tree.evictable_tokens
 
     def protected_size(self) -> int:
-        """Count the tokens of locked nodes, O(1) (R7)."""
+        """Return the number of tokens in locked nodes, in O(1) (R7)."""
         return self._tree.protected_tokens
 
     def total_size(self) -> int:
-        """Count all cached tokens, tombstoned ones included, O(1) (R7)."""
+        """Return the number of cached tokens, including tombstoned ones, in O(1) (R7)."""
         return self._tree.evictable_tokens + self._tree.protected_tokens
 
     def compute_node_hash(self, node: NodeT) -> list[str]:
-        """Hash the pages of ``node``, each chained to all tokens before it and to the namespace.
+        """Return the hashes of the pages of ``node``, each chained to the page before and to the namespace.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         return self._tree.page_hashes(node) if self._tree.check_node(node, kind) else []
 
     def keep_events(self, are_kept: bool = True) -> None:
-        """Keep an event of each block that comes or goes from now on (beyond the reference).
+        """Record an event of each block that is stored or removed from now on (beyond the reference).
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         return [] if self._tree.log is None else self._tree.log.take()
 
     def _note_parts(self, node: NodeT) -> None:
-        """Note what a node has beside its KV; here, nothing."""
+        """Record in the event log a node's memory besides KV, of which this class has none."""
 
     def pretty_print(self) -> None:
         """Print the tree to standard output, one line per node, children indented below their parent.
@@ -272,7 +272,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     def _insert(
         self, layer: Any, paged: PagedKey, slots: Slots, priority: int, track_slot: int | None = None
     ) -> InsertResult:
-        """Add the uncached part of a key, and a state, if given, at its end if that node has none.
+        """Add the uncached part of a key, and any given state at the end of a node without one.
 
         ``layer``: the tree, or what keeps something of its nodes beside it, and appends, splits and stamps
         them.
@@ -314,7 +314,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     # -- evictions -----------------------------------------------------------------------------------
 
     def _evict(self, plan: LeafPlan[NodeT], num_tokens: int, swa_num_tokens: int) -> EvictResult:
-        """Fill an empty plan, let the pools take it, write down what they took, and tell the user (X2)."""
+        """Fill an eviction plan, return the memory to the pools, update the tree, and call back (X2)."""
         self._guard.refuse("evict")
         wanted, wanted_parts = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         try:
@@ -335,7 +335,7 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
         return result
 
     def _notify(self, removed: Sequence[NodeT]) -> None:
-        """Call ``on_node_evict`` with the id of every node, in order, and raise the first error at the end.
+        """Call ``on_node_evict`` with the id of every node in order; raise the first error at the end.
 
         Only an ``Exception`` waits for the rest: an interrupt leaves at once, as it does everywhere.
         """
@@ -379,27 +379,27 @@ class TreeCache(OneOwner, BasePrefixCache, Generic[NodeT]):
     def _return_all(
         self, owned: Sequence[NodeT], slots: torch.Tensor | None, errors: list[Exception]
     ) -> None:
-        """Ask the pools for everything, and keep what they raise (X7), but for a shortage of memory."""
+        """Return everything to the pools and collect their errors (X7), except a shortage of memory."""
         if slots is not None:
             collect_error(errors, self.pool.free, slots)
 
     def _return_what_is_left(self, owned: Sequence[NodeT]) -> None:
-        """Give back slots that an interrupted call has left in the tree, as far as the pools take them."""
+        """Return the slots that an interrupted call left in the tree, as far as the pools take them."""
         if self.pool is not None:
             return_what_is_left(self.pool, self._tree, owned)
 
     def _start_with(self, start: Any, owned: Sequence[NodeT]) -> None:
-        """Be empty; nothing here can fail."""
+        """Make the cache empty; nothing here can fail."""
         self._tree.start_with(start, owned)
         self._forget(owned)
         self._guard.settle()
 
     def _forget(self, owned: Sequence[NodeT]) -> None:
-        """Start empty, beside the tree."""
+        """Forget everything outside the tree."""
 
 
 def collect_error(errors: list[Exception], call: Callable[[Any], Any], argument: Any) -> None:
-    """Make a call and keep its error, but for a shortage of memory."""
+    """Make a call and collect its error, except a shortage of memory."""
     try:
         call(argument)
     except SHORTAGES:

@@ -1,4 +1,4 @@
-"""The nodes that may be evicted, by recency or by the rank of a policy: the first is found without a scan.
+"""The nodes that may be evicted, ordered by recency or by a policy's rank, without scans.
 
 An order has only the nodes that could be taken right now, so locked and inner nodes never cost an eviction
 anything. A tree keeps one order, or two (`Victims`), and each node waits in one at most.
@@ -18,7 +18,7 @@ _COMPACT_FROM: Final = 64  # entries of what is gone are forgotten once they out
 
 
 class Aged(Protocol):
-    """A node with a recency, the access number and then the depth of its end (law R8), and a place."""
+    """A node with a recency, which is its access number and then the depth of its end (law R8)."""
 
     last_access_time: float
     _depth: int
@@ -31,7 +31,7 @@ NodeT = TypeVar("NodeT", bound=Aged)
 
 
 class _SameAccess(Generic[NodeT]):
-    """The members of an order that one access touched: nodes of one path, the shallowest first."""
+    """The members of an order with one access number: nodes of one path, the shallowest first."""
 
     __slots__ = ("_heap", "by_depth")
 
@@ -54,11 +54,11 @@ class _SameAccess(Generic[NodeT]):
 
 
 _Held: TypeAlias = NodeT | _SameAccess[NodeT]
-"""What is filed under one access number: most often a lone node, which is stored bare."""
+"""The entry of one access number, most often a single node without a container."""
 
 
 class _Latecomers(Generic[NodeT]):
-    """The members that entered an order late, by access number: a bitmap with a heap of its blocks.
+    """Members that joined an order late, by access number: a bitmap with a heap of its blocks.
 
     Leaves enter with old numbers when a hold is released or a child goes. A heap of the leaves themselves
     costs 3 us a pop at 200,000 of them and fills with stale entries under locks; here adding, removing and
@@ -94,7 +94,7 @@ class _Latecomers(Generic[NodeT]):
         self._unmark(int(number))
 
     def oldest(self) -> NodeT:
-        """Return the least recent member; there must be one."""
+        """Return the least recent member, of at least one."""
         heap, blocks = self._heap, self._blocks
         while heap[0] not in blocks:
             heappop(heap)
@@ -129,7 +129,7 @@ class _Latecomers(Generic[NodeT]):
 
 
 class _End:
-    """The end of the ring of an order's members: older than all, and the neighbour of both ends."""
+    """The sentinel of an order's ring, older than all members and a neighbour of both ends."""
 
     __slots__ = ("_depth", "_older", "_younger", "last_access_time")
 
@@ -140,7 +140,7 @@ class _End:
 
 
 class VictimOrder(Generic[NodeT]):
-    """A set of nodes ordered by recency, smaller is older; a node is in one order at a time.
+    """A set of nodes ordered by recency; a node is in one order at a time.
 
     A node's ``last_access_time`` and ``_depth`` must not change while it is a member: `discard` it, stamp it,
     `add` it again; or `move` it, and stamp it then. Cost: every operation is O(1) amortised (the heap of
@@ -165,7 +165,7 @@ class VictimOrder(Generic[NodeT]):
         return node._order is self
 
     def __iter__(self) -> Iterator[NodeT]:
-        """Visit the members: those of the ring by recency, then those that entered late."""
+        """Yield the members: those in the ring by recency, then late ones."""
         node: Any = self._end._younger
         while node is not self._end:
             yield node
@@ -173,7 +173,7 @@ class VictimOrder(Generic[NodeT]):
         yield from self._late
 
     def add(self, node: NodeT) -> None:
-        """Add a node that waits nowhere."""
+        """Add a node that is in no order."""
         node._order = self
         self._size += 1
         end = self._end
@@ -191,7 +191,7 @@ class VictimOrder(Generic[NodeT]):
                 self._sort_in(node)
 
     def _sort_in(self, node: NodeT) -> None:
-        """Link a node into the ring where its age belongs, which takes time and no memory.
+        """Link a node into the ring at the place of its age, without allocating memory.
 
         Those who add a node have taken back a hold, or a child has gone: there is nobody to tell that it
         could not be filed.
@@ -215,7 +215,7 @@ class VictimOrder(Generic[NodeT]):
             node._older = node._younger = None
 
     def move(self, nodes: Sequence[NodeT]) -> None:
-        """Make the members among nodes of one path the most recent ones."""
+        """Make the members among the nodes of one path the most recent."""
         first, last = nodes[0], nodes[-1]
         number = first.last_access_time
         # On a path nothing is more recent than what is above it: with equal ends, all are of one access. Who
@@ -235,7 +235,7 @@ class VictimOrder(Generic[NodeT]):
         self._size += len(members)
 
     def move_one(self, node: NodeT) -> None:
-        """Make one member the most recent one: `move` for a path that ends in a leaf, at half its time."""
+        """Make one member the most recent: `move` for a path that ends in a leaf, in half the time."""
         older, younger, end = node._older, node._younger, self._end
         if younger is end:
             return
@@ -252,17 +252,17 @@ class VictimOrder(Generic[NodeT]):
         return older_of(self._late.oldest(), oldest) if self._late.at else oldest
 
     first = oldest
-    """The member that an eviction of leaves takes next, or ``None``."""
+    """The next member to evict as a leaf, or ``None``."""
 
     def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
-        """Return the node of two orders of the same kind that their eviction takes next, or ``None``."""
+        """Return the next node to evict from two orders of the same kind, or ``None``."""
         return older_of(self.oldest(), other.oldest())
 
     def changed(self, node: NodeT) -> None:
-        """Look again at a member that has changed, but for its recency: nothing else counts here."""
+        """Update a member whose attributes other than recency changed, which has no effect here."""
 
     def _append(self, first: NodeT, last: NodeT) -> None:
-        """Append a stretch of nodes, which are linked with each other, as the most recent."""
+        """Append a stretch of linked nodes as the most recent ones."""
         end = self._end
         youngest = end._older
         youngest._younger, first._older = first, youngest
@@ -270,7 +270,7 @@ class VictimOrder(Generic[NodeT]):
 
 
 def older_of(one: NodeT | None, other: NodeT | None) -> NodeT | None:
-    """Return the less recent of two nodes (R8), either of which may be missing."""
+    """Return the less recent of two nodes (R8), either of which may be ``None``."""
     if one is None or other is None:
         return other if one is None else one
     if one.last_access_time == other.last_access_time:
@@ -279,11 +279,11 @@ def older_of(one: NodeT | None, other: NodeT | None) -> NodeT | None:
 
 
 _Ranked: TypeAlias = tuple[Any, float, int, NodeT]
-"""Rank, recency and depth of a member: what it stands for in a heap."""
+"""The rank, recency and depth of a member, by which a heap orders it."""
 
 
 class RankedOrder(VictimOrder[NodeT]):
-    """A set of nodes ordered by rank: the smallest rank goes first, and of equal ranks the oldest.
+    """A set of nodes ordered by rank, the smallest first, and by age among equal ranks.
 
     The ring stays what it is, and says what is the oldest. Above it is a heap of ranks, to which nothing is
     done before somebody asks for the first member: what was used ten times meanwhile is ranked once. Cost:
@@ -301,7 +301,7 @@ class RankedOrder(VictimOrder[NodeT]):
         self._is_lost = False  # whether the three are to be made anew from the ring
 
     def add(self, node: NodeT) -> None:
-        """Add a node that waits nowhere."""
+        """Add a node that is in no order."""
         super().add(node)
         self.changed(node)
 
@@ -312,24 +312,24 @@ class RankedOrder(VictimOrder[NodeT]):
         self._changed.pop(node, None)
 
     def move_one(self, node: NodeT) -> None:
-        """Make one member the most recent one."""
+        """Make one member the most recent."""
         super().move_one(node)
         self.changed(node)
 
     def changed(self, node: NodeT) -> None:
-        """Rank a member anew before the first one is looked for."""
+        """Mark a member for a new ranking before the next choice."""
         try:
             self._changed[node] = None
         except MemoryError:  # as `VictimOrder.add`: there is nobody to tell
             self._is_lost = True
 
     def first(self) -> NodeT | None:
-        """Return the member that an eviction of leaves takes next, or ``None``."""
+        """Return the next member to evict as a leaf, or ``None``."""
         found = self._first()
         return None if found is None else found[-1]
 
     def first_of_both(self, other: VictimOrder[NodeT]) -> NodeT | None:
-        """Return the node of two orders of the same kind that their eviction takes next, or ``None``."""
+        """Return the next node to evict from two orders of the same kind, or ``None``."""
         assert isinstance(other, RankedOrder)
         found = [ranked for ranked in (self._first(), other._first()) if ranked is not None]
         return min(found)[-1] if found else None
@@ -372,12 +372,12 @@ class RankedOrder(VictimOrder[NodeT]):
 
 
 def make_order(policy: EvictionPolicy) -> VictimOrder[Any]:
-    """Make an empty order of leaves; recency alone needs no ranks."""
+    """Return an empty order of leaves, without ranks if recency alone decides."""
     return VictimOrder() if is_lru(policy) else RankedOrder(policy)
 
 
 class Victim(Aged, Protocol):
-    """A node as far as its eviction is concerned."""
+    """The attributes of a node that its eviction needs."""
 
     lock_ref: int
 
@@ -400,7 +400,7 @@ class Victims(Generic[VictimT]):
         self.clear()
 
     def clear(self) -> None:
-        """Start empty; the caller must cut loose the nodes that waited."""
+        """Start empty; the caller must unlink the nodes in the orders."""
         self.leaves: VictimOrder[VictimT] = make_order(self.policy)
 
     def become(self, fresh: Victims[VictimT]) -> None:
@@ -408,27 +408,27 @@ class Victims(Generic[VictimT]):
         self.__dict__.update(fresh.__dict__)
 
     def order_of(self, node: VictimT) -> VictimOrder[VictimT] | None:
-        """Return the order in which a node belongs as it is now, or ``None``; a root is locked for ever."""
+        """Return the order that a node belongs to in its present form, or ``None``; roots stay locked."""
         return None if node.children or node.lock_ref else self.leaves
 
     def leaf_order_of(self, node: VictimT) -> VictimOrder[VictimT]:
-        """Return the order in which an unlocked node belongs once it is a leaf."""
+        """Return the order to which an unlocked node belongs once it is a leaf."""
         return self.leaves
 
     def first_leaf(self) -> VictimT | None:
-        """Return the unlocked leaf that goes next, or ``None`` (R5)."""
+        """Return the next unlocked leaf to evict, or ``None`` (R5)."""
         return self.leaves.first()
 
     def place(self, node: VictimT) -> None:
-        """Put a node whose children, holds or content have changed where it belongs now."""
+        """Move a node to its order after its children, holds or content changed."""
         self._put(node, self.order_of(node))
 
     def promote(self, node: VictimT) -> None:
-        """Let an unlocked node wait as a leaf, since its last child is about to go."""
+        """Add an unlocked node to the leaves, since its last child is about to go."""
         self._put(node, self.leaf_order_of(node))
 
     def touch(self, path: Sequence[VictimT]) -> None:
-        """Make the nodes of a path, at least one, the most recent; the caller stamps them then (R8)."""
+        """Make the nodes of a path (at least one) the most recent; the caller then stamps them (R8)."""
         last = path[-1]  # the only one that can be a leaf
         if last._order is not None:
             last._order.move_one(last)
@@ -444,24 +444,24 @@ class Victims(Generic[VictimT]):
 
 
 class InnerVictims(Victims[VictimT]):
-    """The unlocked leaves of a tree, and its inner nodes that may lose something and stay.
+    """The unlocked leaves of a tree, and its inner nodes with a window or state to evict.
 
     ``inner``: the latter.
     """
 
     def clear(self) -> None:
-        """Start empty; the caller must cut loose the nodes that waited."""
+        """Start empty; the caller must unlink the nodes in the orders."""
         inner: VictimOrder[VictimT] = VictimOrder()
         super().clear()
         self.inner = inner
 
     def oldest_of_all(self) -> VictimT | None:
-        """Return the least recent node that may lose what an inner node can lose, or ``None`` (S3, M5)."""
+        """Return the least recent node with a window or state to evict, or ``None`` (S3, M5)."""
         leaf, inner = self.leaves.oldest(), self.inner.oldest()
         return leaf if inner is None else older_of(leaf, inner)
 
     def touch(self, path: Sequence[VictimT]) -> None:
-        """Make the nodes of a path, at least one, the most recent; the caller stamps them then (R8)."""
+        """Make the nodes of a path (at least one) the most recent; the caller then stamps them (R8)."""
         inner, last = self.inner, path[-1]
         if last._order is not inner:
             if last._order is not None:

@@ -1,4 +1,4 @@
-"""Insert into a windowed tree: revive tombstones, add dead and alive pages, or refuse (law S7).
+"""Inserts into a windowed tree, which revive tombstones, add dead and live pages, or fail (law S7).
 
 The whole call is planned on the untouched tree. Then the pool is asked, window halves first, and only what it
 has done is written into the tree (X2).
@@ -23,7 +23,7 @@ from pymllm.mem_cache.tree.slot_exchange import return_pages
 
 
 class _Revival(NamedTuple):
-    """Tombstoned pages of one node that get their window KV back."""
+    """Tombstoned pages of one node that get window KV again."""
 
     node: TreeNode
     runs: list[Run]
@@ -31,7 +31,7 @@ class _Revival(NamedTuple):
 
 
 class _Carving(NamedTuple):
-    """A prepared revival: its runs, their slots, the splits of nodes, and the nodes to revive."""
+    """A prepared revival: its runs, their slots, the splits, and the nodes to revive."""
 
     runs: list[Run]
     moves: bool
@@ -73,7 +73,7 @@ class WindowInsert:
         self._revivals = list(self._plan_revivals(max(protected, evicted)))
 
     def run(self) -> InsertResult:
-        """Carry the insert out, or change nothing where the key would not be usable afterwards."""
+        """Carry out the insert; change nothing if the key would not be usable afterwards."""
         walk = self._walk
         if not self._is_usable_afterwards():
             usable, _ = self._window.usable_part(replace(walk, partial=None, shared=0))
@@ -114,7 +114,7 @@ class WindowInsert:
         return result
 
     def _prepare_adoption(self, owner: Owner) -> Adoption:
-        """Return the adoption of what the cache is to own, or refuse the insert."""
+        """Return the planned adoption of slots that the cache will own, or raise an error."""
         adopted = [(self._walk.length, self._key.length)]
         lent: list[Run] = []
         for revival in self._revivals:
@@ -122,12 +122,12 @@ class WindowInsert:
         return owner.prepare(self._slots, adopted, lent)
 
     def _split_now(self, cut: Split[TreeNode] | None) -> None:
-        """Cut the partial node, before its upper half is cut in turn."""
+        """Split the partial node, whose upper half may then be split in turn."""
         if cut is not None:
             self._window.split(cut)
 
     def _check_window_halves(self) -> None:
-        """Refuse slots that still have window halves before e, or have lost them from there on."""
+        """Raise an error for slots with window halves before e, or without them after it."""
         halves = self._pool.translate_to_swa(self._slots[: self._key.length]).cpu().numpy()
         start = self._walk.length
         if halves[start : self._dead_until].any():
@@ -143,7 +143,7 @@ class WindowInsert:
                 raise self._half_gone(int(gone[0]), int(gone[-1]))
 
     def _half_gone(self, first: int, last: int) -> OwnershipError:
-        """Word the refusal of tokens that are to have window KV but have lost their window halves."""
+        """Return the error for tokens that need window KV but have lost their window halves."""
         size = self._tree.page_size
         bound = (last // size + 1) * size
         return OwnershipError(
@@ -154,7 +154,7 @@ class WindowInsert:
     # -- planning ------------------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[tuple[TreeNode, int, int]]:
-        """Visit the cached nodes of the key with the range of the key that each covers."""
+        """Yield the cached nodes of the key, each with its range of the key."""
         for node in self._walk.path:
             yield node, node._depth - node._length, node._depth
         if self._walk.partial is not None and self._walk.shared:
@@ -170,7 +170,7 @@ class WindowInsert:
                 yield _Revival(node, runs, moves=bool(node.lock_ref))
 
     def _foreign_runs(self, node: TreeNode, node_start: int, start: int, end: int) -> list[Run]:
-        """List the runs of pages whose incoming slots are not the node's own; its own bring no window KV."""
+        """Return the runs of pages whose incoming slots differ from the node's own slots."""
         assert node.value is not None
         own = node.value[start - node_start : end - node_start]
         pages = (own != self._slots[start:end]).view(-1, self._tree.page_size).all(1).cpu().numpy()
@@ -187,7 +187,7 @@ class WindowInsert:
         return from_root or run >= self._window.size
 
     def _pages_afterwards(self) -> Iterator[tuple[int, bool]]:
-        """Visit the stretches of the key in order: tokens, and whether they will be alive."""
+        """Yield the stretches of the key in order: the tokens, and whether they will be alive."""
         runs = {revival.node.id: revival.runs for revival in self._revivals}
         for node, start, end in self._pieces():
             if not node.swa_tombstone:
@@ -204,14 +204,14 @@ class WindowInsert:
     # -- carrying out --------------------------------------------------------------------------------
 
     def _cut_partial(self) -> Split[TreeNode] | None:
-        """Prepare the split of a node of which only a part is in the key."""
+        """Prepare the split of a node that is only partly in the key."""
         walk = self._walk
         if walk.partial is None or not walk.shared:
             return None
         return self._tree.prepare_split(walk.partial, walk.shared)
 
     def _carve(self, revival: _Revival, cut: Split[TreeNode] | None) -> _Carving:
-        """Prepare splits so that each run becomes a node of its own, from the last run up."""
+        """Prepare splits that make each run a node of its own, from the last run to the first."""
         node, tree = revival.node, self._tree
         assert node.value is not None
         start = node._depth - node._length
@@ -230,7 +230,7 @@ class WindowInsert:
         return _Carving(revival.runs, revival.moves, own, splits, pieces)
 
     def _revive(self, carvings: list[_Carving]) -> None:
-        """Let tombstones live again, since the pool has done its part."""
+        """Mark tombstones as alive again, after the pool has done its part."""
         for carving in carvings:
             for split in carving.splits:
                 self._window.split(split)
@@ -240,7 +240,7 @@ class WindowInsert:
                 self._window.enter(node)
 
     def _make_leaves(self, parent: TreeNode) -> list[TreeNode]:
-        """Make nodes for the tokens that are not cached yet: dead pages, then alive ones."""
+        """Return nodes for the uncached tokens: dead pages, then live ones."""
         leaves = []
         start = self._walk.length
         for end in (self._dead_until, self._key.length):
@@ -252,7 +252,7 @@ class WindowInsert:
         return leaves
 
     def _grow(self, end: TreeNode, leaves: list[TreeNode]) -> None:
-        """Make the cached path, which ends with ``end``, the most recent, and add the new leaves."""
+        """Make the cached path, which ends with ``end``, the most recent, and append the new leaves."""
         tree = self._tree
         tree.stamp(tree.path_to(end))
         for leaf in leaves:

@@ -1,4 +1,4 @@
-"""The laws of the specification, as a registry: what each says, of whom, and how it is checked.
+"""The registry of the specification's laws: the text, the kinds of implementation and the checks of each.
 
 A module for each page of ``docs/specification``, with the whole text of its laws. Ids never change their
 meaning; ``SPECIFICATION`` is the version of all together.
@@ -67,7 +67,7 @@ INVARIANTS: dict[str, tuple[str, ...]] = {
     "windows are valid": ("S1", "S4", "S5"),
     "full_lock_ref >= mamba_lock_ref": ("M4",),
 }
-"""What users ask for by name, and the laws that together say it."""
+"""Names of invariants that users ask for, each with the ids of the laws that together state it."""
 
 
 def find_law(id: str) -> Law:
@@ -90,7 +90,7 @@ def laws_of(kind: str) -> tuple[Law, ...]:
 
 
 _BELOW = {"requests": ("blocks",)}
-"""What an implementation of a kind stands on, and may look at, too."""
+"""The kinds below a kind of implementation, whose laws an audit of that kind may also check."""
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def _ids_of_audits(kind: str) -> dict[str, None]:
 
 
 def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
-    """Return a complaint about the first law that a walk from inside names and the kind lacks.
+    """Return a complaint about the first law that an audit names although the kind has no such law.
 
     Nobody could say what a finding under such a law means.
     """
@@ -111,5 +111,5 @@ def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
 
 
 def ranks_policy(policy: str) -> bool:
-    """Tell whether R11 knows the order of an eviction policy, and an adapter may claim the order."""
+    """Tell whether law R11 knows an eviction policy, so that an adapter may claim the policy's order."""
     return find_rank(policy) is not None

@@ -1,4 +1,4 @@
-"""The laws of an index of each worker's blocks: of its events and of its answers."""
+"""The laws of an index of each worker's blocks (kind `index`): its events and its search results."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ def _judge_search(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -
 
 
 def _counts_of(seen: SeenSearch) -> Iterator[tuple[int, int]]:
-    """Yield each worker that is told, or has leading blocks, with the blocks that were told."""
+    """Yield each worker that a search reported or should have, with the number of blocks reported."""
     for worker in sorted({*seen.told, *seen.bounds}):
         yield worker, seen.told.get(worker, 0)
 
 
 def _is_test(before: IndexModel, number: int, operation: FindBlocks, seen: SeenSearch) -> bool:
-    """Tell whether a search can show the effect of the last event on a worker, or its absence."""
+    """Tell whether a search could show that the last event on a worker took effect or was lost."""
     worker, path = before.workers[number], seen.paths[number]
     if worker.touched is None:
         return bool(path) and path[0] in worker.named.get(operation.group, ())
@@ -764,7 +764,7 @@ GOALS = (
     ),
     *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
 )
-"""What a search of indexes is to reach."""
+"""Coverage goals that a search for violations must reach on indexes."""
 
 
 def _met_by_store(before: IndexModel, operation: StoreBlocks, seen: SeenStore) -> Met:

@@ -1,4 +1,4 @@
-"""The laws' use on block allocators: their order, the answer due to each operation, and the goals met."""
+"""The laws of block allocators in the judge: their order, expected results, and coverage goals."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ GOALS = (
         needs="mamba refuses_foreign",
     ),
 )
-"""What a search of block allocators is to reach."""
+"""Coverage goals that a search for violations must reach on block allocators."""
 
 
 def _met_by_alloc(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Met:

@@ -1,4 +1,4 @@
-"""Blocks found by hash, and the states that are kept with them."""
+"""Laws of blocks found by hash, and of the states that are cached with blocks."""
 
 from __future__ import annotations
 
@@ -657,7 +657,7 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
 
 
 def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
-    """Demand that it hears of each lost block once, in each call with the hashes, and of nothing else.
+    """Demand that the observer hears of each lost block once, with the hashes of each call, and of no other.
 
     A registered block that goes as if it had no hash was never registered (C3).
     """
@@ -683,7 +683,7 @@ def _the_observer_is_told(before: BlocksModel, seen: SeenLoss) -> Found:
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 @blocks_partition_the_pool.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Judge what the observer is told; where blocks with slots became free, C6 judges that."""
+    """Judge the calls of the observer for law C1; law C6 judges them where blocks with slots became free."""
     is_left = "mamba" in before.claims and seen.is_freed
     return None if is_left else _the_observer_is_told(before, seen)
 
@@ -691,7 +691,7 @@ def _the_observer_is_told_of_all(before: BlocksModel, operation: Operation, seen
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 @unreferenced_blocks_lose_their_slots.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Judge what the observer is told of freed blocks; where none became free, C1 judges that."""
+    """Judge the calls of the observer for law C6; C1 judges them where no blocks with slots became free."""
     return _the_observer_is_told(before, seen) if seen.is_freed else None
 
 
@@ -703,20 +703,20 @@ def _the_observer_is_told_whose_slots_go(before: BlocksModel, operation: Operati
 @states_are_copied_bit_for_bit.on(StoreState, WriteLive, SaveLive)
 @misuse_is_refused.on(*OPERATIONS_OF["blocks"], fate=REFUSED, kinds="blocks")
 def _nobody_is_told(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
-    """Demand that nothing was deregistered or became free, as far as the observer has heard."""
+    """Demand that the observer was not called, so that no block was deregistered or freed."""
     return Broken("what the observer was told", "nothing", seen.effects) if seen.effects else None
 
 
 @blocks_partition_the_pool.on(Fault, Inspect, kinds="blocks")
 def _nobody_is_told_of_blocks(before: BlocksModel, operation: Operation, seen: SeenBlocks) -> Found:
-    """Demand, without slots, that the observer is told nothing; with slots, C6 demands that."""
+    """Demand, in an allocator without slots, that the observer is not called; with slots, C6 demands that."""
     return None if "mamba" in before.claims else _nobody_is_told(before, operation, seen)
 
 
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, EndTransfer, fate=RAISED, kinds="blocks")
 @callbacks_run_after_the_update.on(AllocBlocks, ReleaseBlocks, EndTransfer, kinds="blocks")
 def _the_observer_runs_after_the_update(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Compare the sizes that the observer saw in its last call, and demand that its own call was refused.
+    """Compare the sizes seen in the observer's last call, and demand that calls from inside it are refused.
 
     Sizes that are told at the end, too, and are wrong there were written: whoever looks at them says so. An
     error of its own may have kept them from being written.
@@ -747,7 +747,7 @@ def _the_observers_error_is_told(before: BlocksModel, operation: Operation, seen
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=RAISED)
 def _leaves_are_evicted(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
-    """Demand as many victims as are missing, and that each went in its turn."""
+    """Demand exactly as many evicted blocks as were missing, each evicted in its turn."""
     stamps, line = before.blocks.stamps, before.blocks.line
     if len(seen.lost) != seen.missing:
         return Broken(f"evictions for {operation.count} blocks", seen.missing, seen.lost)
@@ -775,12 +775,12 @@ def _no_room_changes_nothing(before: BlocksModel, operation: Operation, seen: Se
 
 @blocks_partition_the_pool.on(AllocBlocks, fate=NO_ROOM)
 def _too_many_blocks_are_refused(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
-    """Demand that a refused allocation changes nothing; X4 demands that where it is claimed."""
+    """Demand that a refused allocation changes nothing; law X4 demands that where it is claimed."""
     return None if "pool" in before.claims else _no_room_changes_nothing(before, operation, seen)
 
 
 def tells_no_room(before: KindModel, result: object, *errors: str) -> bool:
-    """Tell whether a result is an error of too little room; of which name is told to `capacity_errors`."""
+    """Tell whether a result is an error of too little room; without `capacity_errors`, any error is one."""
     is_any = "capacity_errors" not in before.claims
     return isinstance(result, Failed) and (result.error in errors or (is_any and result.error != INJECTED))
 
@@ -840,7 +840,7 @@ def _slots_are_found(before: BlocksModel, operation: FindSlots, seen: SeenBlocks
 
 @blocks_partition_the_pool.on(Inspect, kinds="blocks")
 def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare the first views, except for the dummy's entries and the stamps of free blocks.
+    """Compare the reference counts and timestamps, except for the dummy block and the stamps of free blocks.
 
     Who looks at everything tests what was done since the last look.
     """
@@ -861,7 +861,7 @@ def _counts_and_stamps_are_told(before: BlocksModel, operation: Inspect, seen: S
 
 @a_hash_has_the_block_that_came_first.on(Inspect, kinds="blocks")
 def _hashes_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare them; where a hash may have several blocks, any of them may be found."""
+    """Compare the hashes of blocks; where several blocks may have a hash, any of them may be found."""
     blocks, books = before.blocks, seen.result
     told = {value: block for value, block in books.block_of_hash if blocks.hash_of.get(block) == value}
     return _wrong_view(
@@ -873,7 +873,7 @@ def _hashes_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) 
 
 @slots_have_one_block.on(Inspect, kinds="blocks")
 def _slots_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare the views of slots, but for the order of free ones."""
+    """Compare the views of the slots of blocks, ignoring the order of free slots."""
     slots, books = before.slotted(), seen.result
     block_of = {slot: block for block, slot in slots.slot_of.items()}
     return _wrong_view(
@@ -886,7 +886,7 @@ def _slots_are_told(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -
 
 @a_reset_restores_the_first_state.on(Inspect, kinds="blocks")
 def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
-    """Compare all views after a reset with those of the new context, where these were inspected."""
+    """Compare all views after a reset with the views of the new allocator, if these were inspected."""
     if before.suspected != "C9" or before.fresh is None:
         return None
     return same("every view after a reset", before.fresh, seen.result)
@@ -894,14 +894,14 @@ def _all_is_as_it_was(before: BlocksModel, operation: Inspect, seen: SeenBlocks)
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="blocks")
 def _a_reset_tells_nobody(before: BlocksModel, operation: Reset, seen: SeenBlocks) -> Found:
-    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
+    """Demand that a reset does not call the observer; this tests law X7 only if blocks are referenced."""
     if seen.effects:
         return _nobody_is_told(before, operation, seen)
     return True if before.blocks.held else None
 
 
 def _wrong_view(before: BlocksModel, *views: tuple[str, object, object]) -> Broken | None:
-    """Return the first view that is wrong; a suspected operation is blamed before the view's own law."""
+    """Return the first wrong view, as a violation of the suspected operation's law or else of the view's."""
     for view, expected, observed in views:
         if expected != observed:
             return Broken(view, expected, observed, before.suspected)

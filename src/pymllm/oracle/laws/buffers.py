@@ -1,4 +1,4 @@
-"""Buffers of keys and values: the law of what a write changes, there and in the table of rows."""
+"""Laws of buffers of keys and values: a write changes the rows that it names, and no others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ GOALS = (
     *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
     *_goals(("a write with a slot outside the buffers is refused", "P3", "B148"), needs="refuses_foreign"),
 )
-"""What a search of buffers is to reach."""
+"""Coverage goals that a search for violations must reach on KV buffers."""
 
 
 def _met_by_write(buffers: BufferModel, operation: WriteKV, seen: Seen) -> Met:

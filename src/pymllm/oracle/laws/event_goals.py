@@ -1,4 +1,4 @@
-"""Coverage goals of events, which are the same for each kind that has them."""
+"""Coverage goals of cache events, shared by every kind of implementation that emits events."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ GOALS = (
 
 
 def met_by_events(before: Any, operation: TakeEvents, seen: SeenEvents) -> Met:
-    """Tell which goals some events meet, given the model of any of these kinds."""
+    """Return the coverage goals that some events reach, given the model of any kind that emits events."""
     kinds = {event.kind for event in seen.events}
     return {_REMOVED[0]: "removed" in kinds, _RESET[0]: "cleared" in kinds and before.events.told}

@@ -1,4 +1,4 @@
-"""The laws of every class."""
+"""Laws that apply to every kind of implementation (X1 to X9)."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _an_eviction_that_failed_took_what_it_called_for(
 def _may_stop(
     before: CacheModel, taken: Taken, removed: frozenset[Path], tombstoned: frozenset[Path]
 ) -> bool:
-    """Tell whether an eviction may have got so far, and no further, when a call failed."""
+    """Tell whether an eviction may have stopped at this point when a call to the pool failed."""
     fault = before.fault
     assert fault is not None
     if "call_order" not in before.claims:
@@ -292,7 +292,7 @@ def _may_stop(
 
 
 def _stops_at_its_call(before: CacheModel, plan: Taken, seen: SeenEvict) -> Found:
-    """Compare the states that an eviction took before its failed call with the states that were due."""
+    """Compare the states that an eviction took before a failed call with the states that had to go first."""
     fault, removed, states = before.fault, seen.gone, seen.states.pages
     assert fault is not None
     is_late = fault.call == "free"
@@ -720,7 +720,7 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
 
 
 ANSWERED = "X9"
-"""The law that any answer is a test of; of a program that tests no other nothing is known."""
+"""The law that every result tests, even where the program tests no other law."""
 
 
 @law(ANSWERED, page="every-class", ways="op", kinds="all")
@@ -853,7 +853,7 @@ def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEve
 
 
 def _some(contents: Collection[object]) -> str:
-    """Spell a few blocks: the tokens of paths, the hash of others."""
+    """Return a few blocks as text: the tokens of paths, the hash of other blocks."""
     spelled = [str(it.tokens if isinstance(it, Path) else it[0]) for it in contents]  # type: ignore[index]
     spelled.sort(key=lambda text: (len(text), text))
     return ", ".join(spelled[:3]) + (", ..." if len(spelled) > 3 else "")

@@ -1,4 +1,4 @@
-"""Coverage goals: states worth reaching, the configurations that must reach them, and the laws at stake."""
+"""Coverage goals: states worth reaching, the configurations that must reach them, and the laws they test."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pymllm.history.claims import are_met
 from pymllm.history.files import Config
 
 Row = tuple[str, str] | tuple[str, str, str]
-"""Name, ids of laws, and perhaps ids of bugs; ids with blanks between them."""
+"""One coverage goal: its name, the ids of its laws, and perhaps ids of bugs, separated by blanks."""
 
 
 Met = Mapping[str, object]
-"""Coverage goals by their names, and whether an operation meets them."""
+"""For each coverage goal, by name, whether an operation reaches the goal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A demand on a configuration; its text is read after "needs"."""
+    """A condition on a configuration, with the text that messages print after "needs"."""
 
     text: str
     holds: Callable[[Config], bool]
@@ -29,7 +29,7 @@ CACHING = Condition("prefix caching", lambda config: config.get("caching") is no
 
 @dataclass(frozen=True, slots=True)
 class CoverageGoal:
-    """A state that a search has to reach before finding no violation means anything."""
+    """A state that a search must reach before its finding of no violation means anything."""
 
     name: str  # judges count it by this name, and whoever tells of it uses it
     kind: str  # one of `pymllm.history.operations.KINDS`
@@ -54,7 +54,7 @@ def make_goals(
     unless: str = "",
     of_engine: bool = False,
 ) -> tuple[CoverageGoal, ...]:
-    """Make coverage goals that arise under the same conditions, one for each row."""
+    """Return one coverage goal for each row, all under the same conditions."""
     return tuple(
         CoverageGoal(
             name,

@@ -1,4 +1,4 @@
-"""Keys, and the hashes of their pages."""
+"""Laws of cache keys, and of the hashes of their pages."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _a_node_is_below_its_namespace(before: CacheModel, operation: Inspect, seen:
 
 @namespaces_never_meet.on(Inspect, kinds="prefix")
 def _pages_stay_in_their_namespaces(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Look for a page that is not lost, but stands in another namespace or width instead."""
+    """Find a page that has moved to another namespace or token width instead of being lost."""
     strangers = {path.tokens: path.space for path in seen.strangers}
     for path in seen.lost[:1]:
         if path.tokens in strangers:
@@ -230,7 +230,7 @@ def _an_insert_keeps_to_its_values(before: CacheModel, operation: Insert, seen: 
 
 @values_keep_to_their_dimensions.on(Inspect, kinds="prefix")
 def _pages_keep_their_values(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Look for a page that is not lost, but stands under other values instead."""
+    """Find a page that has moved to other values of its namespace instead of being lost."""
     for path in seen.lost[:1]:
         shown = [other.space for other in seen.strangers if other.tokens == path.tokens]
         for other in of_other_values(path.space, shown):
@@ -239,7 +239,7 @@ def _pages_keep_their_values(before: CacheModel, operation: Inspect, seen: SeenL
 
 
 def of_other_values(space: Space, others: Iterable[Space]) -> list[Space]:
-    """Return the spaces of the same width and another namespace, if either namespace has several values."""
+    """Return the namespaces of equal token width that differ from one, if either has several values."""
     return [
         other
         for other in others
@@ -381,14 +381,14 @@ def _nodes_have_the_hashes_of_their_pages(before: CacheModel, operation: Inspect
 
 
 def _known(before: CacheModel) -> dict[tuple[Space, str], Path]:
-    """Return the path of each digest that was told in a namespace, where no digests are claimed."""
+    """Return the path of each digest that was reported in a namespace, unless claims fix the digests."""
     return {(end.space, digest): end for end, digest in before.hashes.items()}
 
 
 def _hashes_of(
     before: CacheModel, path: Path, told: Sequence[str], paths: dict[tuple[Space, str], Path]
 ) -> tuple[str, ...]:
-    """Return the hashes of all pages of a path, of which the last ones were told.
+    """Return the hashes of all pages of a path, of which the outcome reported the last few.
 
     Where no digests are claimed they are those that were told before, and others than those of other
     ``paths``, to which these are added: one answer may name two paths, too.
@@ -514,7 +514,7 @@ GOALS = (
         needs="refuses_bad_arguments bigrams",
     ),
 )
-"""What a search of keys and hashes is to reach."""
+"""Coverage goals that a search for violations must reach on keys and hashes."""
 
 
 def _met_by_part(key: Key, part: Tokens) -> Met:

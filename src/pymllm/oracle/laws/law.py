@@ -1,4 +1,4 @@
-"""One law: what it says, of whom, and the checks of what was seen.
+"""The class of a law: its text, the kinds that it applies to, and the checks of recorded outcomes.
 
 A law is a function over the model before an operation, the operation, and what was seen of it. Its docstring
 is the law's whole text, and pages are printed from it (``python docs/builder/specification.py``): a sentence,
@@ -21,8 +21,7 @@ from pymllm.oracle.models.expected_cells import SeenCells
 from pymllm.oracle.models.kind_model import DONE
 
 SECTIONS = ("Why", "Choices", "Caller", "Engines")
-"""What goes wrong in a server without it; what an implementation may choose; what the caller owes; how the
-engines of the field differ today."""
+"""Sections of a law's text: the harm without it, allowed choices, the caller's duties, engines today."""
 
 _HEADING = re.compile(r"^(\w+)\n-+\n", flags=re.MULTILINE)
 
@@ -31,7 +30,7 @@ _HEADING = re.compile(r"^(\w+)\n-+\n", flags=re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A wrong finding, with the law that is broken if not the check's own; its truth value is false."""
+    """The finding that a law is broken, by default the check's own law; its truth value is false."""
 
     what: str
     expected: object
@@ -43,7 +42,7 @@ class Broken:
 
 
 class LeftOut(enum.Enum):
-    """The finding of a check where an implementation leaves out the part to look at."""
+    """The finding of a check on a part that the implementation does not report."""
 
     LEFT_OUT = enum.auto()
 
@@ -51,35 +50,34 @@ class LeftOut(enum.Enum):
 LEFT_OUT = LeftOut.LEFT_OUT
 
 Found = Broken | LeftOut | bool | tuple[str, ...] | None
-"""Broken; or tested and kept: the check's own law, or those that are named; or nothing was tested, perhaps
-because nothing was told."""
+"""The result of a check: `Broken`; `True` or ids of laws that were tested and kept; or `None` for no test."""
 
 
 def same(what: str, expected: object, observed: object) -> Found:
-    """Compare exactly: what the model determines."""
+    """Compare an observed value with the only value that the model permits."""
     return True if expected == observed else Broken(what, expected, observed)
 
 
 def demand(truth: object, what: str, expected: object, observed: object) -> Found:
-    """Hold to a relation: what an implementation may choose within bounds."""
+    """Require a relation, where an implementation may choose among several values."""
     return True if truth else Broken(what, expected, observed)
 
 
 def same_cells(seen: SeenCells) -> Found:
-    """Compare a whole memory with its reading: the cells know the laws to test and the law to blame."""
+    """Compare the contents of a whole memory with the expected cells, which know the laws at stake."""
     wrong = seen.memory.find_wrong(seen.cells)
     return seen.memory.tested if wrong is None else Broken(*wrong)
 
 
 Check = Callable[[Any, Any, Any], Found]
-"""Over the model before an operation, the operation, and what was seen of it."""
+"""A function of the model before an operation, the operation, and the outcome as the model read it."""
 
 CheckT = TypeVar("CheckT", bound=Check)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The answer that an operation asks for, and the law that another answer breaks.
+    """The type of result that an operation must have, and the law that any other result breaks.
 
     - ``answer``: What it must answer with where it was done; ``None`` where a law looks at that itself.
     - ``law``: The law that another answer breaks; of several the first that is claimed.
@@ -97,7 +95,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindLaws:
-    """The laws of one kind of implementation, as they are put to an operation.
+    """The laws of one kind of implementation, in the order in which each operation is judged by them.
 
     - ``order``: Ids of laws, in which they are asked; the first that is broken is the one that is named. Of
       one that stands there several times the checks of an operation are put one by one, the rest last. Laws
@@ -128,19 +126,19 @@ class KindLaws:
 
 @dataclass(frozen=True, slots=True)
 class TextLaw:
-    """A law of no kind of class, such as one of servers: its id, which keeps its meaning, and its text."""
+    """A law without checks of operations, such as a law of servers: its id and its text."""
 
     id: str
     text: str
 
     @classmethod
     def of(cls, id: str, check: Callable[..., Found]) -> TextLaw:
-        """Make the law that a check's docstring is the text of."""
+        """Return the law whose text is the docstring of a check."""
         return cls(id, inspect.cleandoc(check.__doc__ or ""))
 
     @property
     def sentence(self) -> str:
-        """The first line of the text, as tables have it."""
+        """The first line of the law's text, for tables."""
         line = self.text.partition("\n")[0].removesuffix(".")
         return line[0].lower() + line[1:]
 
@@ -150,7 +148,7 @@ _TextCheck = TypeVar("_TextCheck", bound=TextCheck)
 
 
 def enter_in(laws: dict[str, TextLaw]) -> Callable[[_TextCheck], _TextCheck]:
-    """Make the decorator that enters a check into a table of laws, under its name in capitals."""
+    """Return a decorator that adds a check to a table of laws, under the check's name in capitals."""
 
     def enter(check: _TextCheck) -> _TextCheck:
         id = check.__name__.upper()
@@ -169,14 +167,14 @@ class Way(enum.Enum):
     STRUCTURE = "structure"
     """A walk through our own objects (`pymllm.invariants`, the engine's audits)."""
     ORACLE = "oracle"
-    """Operations and outcomes alone, for anybody's implementation."""
+    """A check of operations and outcomes alone, which works for any implementation."""
     PLANT = "plant"
-    """A planted fault that some test must notice."""
+    """A planted fault that some test must detect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """One law.
+    """A law of the specification: its id, its text, and its checks.
 
     Parameters
     ----------
@@ -248,12 +246,12 @@ class Law:
 
     @property
     def sections(self) -> dict[str, str]:
-        """The rest of the text by the names of `SECTIONS`: Markdown."""
+        """The text of the law after its first line, by section names in `SECTIONS`, as Markdown."""
         _, *parts = _HEADING.split(self.text)
         return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
     def is_claimed_by(self, capabilities: Collection[str], kind: str | None = None) -> bool:
-        """Tell whether an adapter with these capabilities, and perhaps of this kind, is judged by it."""
+        """Tell whether the law applies to an adapter with these capabilities, and perhaps of this kind."""
         return are_met(self.needs_of(kind), capabilities)
 
     def needs_of(self, kind: str | None) -> frozenset[str]:
@@ -262,7 +260,7 @@ class Law:
 
     @property
     def about(self) -> str:
-        """The kinds that the law is about, each with the capabilities needed there: Markdown."""
+        """The kinds of implementation that the law is about, with the capabilities each needs: Markdown."""
         told = []
         for kind in self.kinds:
             needs = self.needs_in.get(kind, frozenset())
@@ -274,7 +272,7 @@ class Law:
     def applies_to(
         self, config: Mapping[str, object], capabilities: Collection[str], kind: str | None = None
     ) -> bool:
-        """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
+        """Tell whether a program can test the law on an adapter with this configuration and these claims."""
         is_empty = self.is_of_content and config.get("retains") is False
         is_whole = self.is_of_splits and config.get("splits") is False
         is_even = (
@@ -298,7 +296,7 @@ def law(
     is_of_runs: bool = False,
     needs_in: Mapping[str, str] | None = None,
 ) -> Callable[[Check], Law]:
-    """Make a law of a function that checks some operations; its docstring is the text.
+    """Return a decorator that makes a law of a function, whose docstring is the law's text.
 
     ``ways`` are letters of structure, oracle and plant, lists are split at spaces.
     """

@@ -1,4 +1,4 @@
-"""Coverage goals of prefix caches: some that any caller brings about, some that only an engine does."""
+"""Coverage goals of prefix caches: those that any caller can reach, and those that only an engine can."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ PREFIX_GOALS = (*_ANY, *_OF_WINDOWS, *_OF_STATES)
 
 
 def _is_short_of_tracks(config: Config) -> bool:
-    """There are no more states than pages, and a few on their way."""
+    """Tell whether the pool of states has fewer track slots than the pool of KV has pages."""
     tracks, slots, page_size = (config.get(key) for key in ("track_slots", "slots", "page_size"))
     if not (isinstance(tracks, int) and isinstance(slots, int) and isinstance(page_size, int)):
         return False

@@ -1,4 +1,4 @@
-"""The laws' use on prefix caches: their order, the answer due to each operation, and the goals met."""
+"""The laws of prefix caches in the judge: their order, expected results, and coverage goals."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _met_by_match(model: CacheModel, operation: Match, seen: SeenMatch) -> Met:
 
 
 def _met_by_likeness(space: Space, others: Sequence[Space]) -> Met:
-    """Tell in what the values of namespaces are alike that alone have the first page of another's key."""
+    """Return the goals reached where a key's first page is cached only under similar namespace values."""
     asked, met = values_of(space.extra_key), set()
     for other in of_other_values(space, others):
         cached = values_of(other.extra_key)
@@ -113,13 +113,13 @@ def _joined(values: Iterable[str | int | None]) -> str:
 
 
 def _is_among_three(cache: PrefixModel, ends: Collection[Path]) -> bool:
-    """Tell whether any of some cached pages has a parent, perhaps the root, with three children or more."""
+    """Tell whether the parent of any of these cached pages, perhaps the root, has three children or more."""
     children, pages = cache.children, cache.pages
     return max([children[pages[end].above] for end in ends], default=0) > 2
 
 
 def _is_zero_behind(path: Path) -> bool:
-    """Tell whether token 0, or a tuple that begins with token 0, stands in a path behind its front."""
+    """Tell whether token 0, or a tuple that begins with 0, occurs in a path after the first token."""
     return any(token == 0 or (isinstance(token, tuple) and token[0] == 0) for token in path.tokens[1:])
 
 
@@ -157,7 +157,7 @@ def _met_by_lock(model: CacheModel, operation: Lock, seen: SeenNode) -> Met:
 
 
 def _overlap_in_part(size: int, one: Hold, other: Hold) -> bool:
-    """Tell whether two windows share pages, and one has pages that the other has not."""
+    """Tell whether two held windows share pages, although their paths differ."""
     start = max(one.edge, other.edge) + size
     first = one.path.upto(start)
     return one.path != other.path and len(first.tokens) == start and first.covers(other.path)
@@ -318,12 +318,12 @@ def _met_by_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -> Met:
 
 
 def _is_three_high(ends: Sequence[Path]) -> bool:
-    """Tell whether any of these paths, which lack none above another, has two others above it."""
+    """Tell whether any of these paths has two others among its prefixes; no path between two is missing."""
     return len(ends) > 2 and any(sum(end.covers(path) for end in ends) > 2 for path in ends)
 
 
 def _met_by_holds(model: CacheModel, removed: Collection[Path]) -> dict[str, object]:
-    """Tell which pages holds have kept from an eviction that took pages (R6)."""
+    """Return the goals reached where holds kept pages from an eviction that took others (R6)."""
     pages = model.cache.pages
     last = max(pages[path].access for path in removed)
     above = (pages.get(pages[path].above) for path in removed)
@@ -389,7 +389,7 @@ def _met_by_struck_evict(model: CacheModel, operation: Evict, seen: SeenEvict) -
 
 
 def _met_by_free(before: CacheModel, operation: Free, seen: SeenSlots) -> Met:
-    """Look for slots that stand behind others of the same allocation, which the cache has."""
+    """Return the goals reached where freed slots followed, in one allocation, slots that the cache owns."""
     drafts = [span for span in operation.slots if span.step and span.stop - span.start > before.page_size]
     ahead = before.ownership.resolve(Span(span.step, 0, span.start) for span in drafts)
     return {
@@ -443,7 +443,7 @@ def _met_by_malformed(model: CacheModel, operation: Malformed, seen: Seen) -> Me
 
 
 def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
-    """Return a function that finds the law which a wrong answer breaks: X2 where a call was let fail."""
+    """Return a function that finds the law of a wrong result: X2 if a call was made to fail, else ``law``."""
 
     def tell(before: CacheModel, operation: object, seen: Seen) -> str:
         return law if before.fault is None or isinstance(seen.result, answer) else "X2"
@@ -452,7 +452,7 @@ def _unless_armed(answer: type, law: str) -> Callable[[Any, Any, Any], str]:
 
 
 def _law_of_size(law: str, name: str) -> str:
-    """Return the law that a wrong size breaks after an operation with this law."""
+    """Return the law that a wrong size breaks, given the law of the operation before it."""
     if name.endswith("available_size"):
         return "A7 A2" if name.startswith("swa") else "A2"
     if name == "available_track_slots":
@@ -471,7 +471,7 @@ _SIZES = (
 )
 
 _OF_SIZES = ("R7", "R6", "A2", "A7", "M7")
-"""Laws of operations after which sizes have laws of their own."""
+"""Laws of operations after which a wrong size breaks the law that `_law_of_size` names."""
 
 PREFIX = KindLaws(
     order="X4 M7 A1 A3 A2 S2 A7 R4 H3 H2 S5 E1 X1",

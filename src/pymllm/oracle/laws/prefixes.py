@@ -1,4 +1,4 @@
-"""Prefix caches: what they match, own and evict."""
+"""Laws of prefix caches: the prefixes that they match, own and evict."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def keys_are_cut_to_whole_pages(before: CacheModel, operation: Match, seen: Seen
 
 @keys_are_cut_to_whole_pages.on(Insert)
 def _a_tail_is_left_out(before: CacheModel, operation: Insert, seen: SeenInsert) -> Found:
-    """Count keys that had one: what else an insert does shows that it was left out."""
+    """Count keys with an incomplete last page; other results of the insert show that it was left out."""
     return len(seen.key.tokens) > len(seen.plan.path.tokens) or None
 
 
@@ -365,7 +365,7 @@ def _only_what_is_the_caches_is_evicted(before: CacheModel, operation: Evict, se
 
 
 def find_wrong_count(seen: SeenLook, name: str, counted: str) -> Broken | None:
-    """Compare a count of a node with its page's, where some page is shown otherwise than it is."""
+    """Compare a count that a node shows with the model's count for its page, if `seen.odd` names a page."""
     if seen.odd is None:
         return None
     path, page, node, _ = seen.odd
@@ -374,7 +374,7 @@ def find_wrong_count(seen: SeenLook, name: str, counted: str) -> Broken | None:
 
 
 def gives_back_as_planned(seen: SeenInsert) -> Found:
-    """Compare the slots that an insert gives back or moves with its plan, where no new slots were freed."""
+    """Compare the slots that an insert frees or moves with the plan of the insert."""
     plan, calls = seen.plan, seen.calls
     if sorted(calls.freed) != sorted(plan.displaced):
         return Broken("slots that an insert frees", plan.displaced, calls.freed)
@@ -675,7 +675,7 @@ def the_least_recent_goes_first(before: CacheModel, operation: Evict, seen: Seen
 
 @the_least_recent_goes_first.on(Inspect)
 def _nodes_tell_when_they_were_used(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Compare the order of ``last_access`` with that of the accesses, equal ones included."""
+    """Compare the order of the nodes' ``last_access`` with the order of accesses, including ties."""
     pairs = {(page.access, node.last_access) for _, page, node, _ in seen.rows}
     told = sorted((access, time) for access, time in pairs if time is not None)
     for one, two in pairwise(told):

@@ -1,4 +1,4 @@
-"""Checks of requests between two steps: the blocks they get, where they stand, and the blocks they lose."""
+"""Checks of requests between two steps: the blocks given to a request, its row, and the blocks it loses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from pymllm.oracle.models.requests import (
 @blocks_partition_the_pool.on(RunStep, fate=CUT_SHORT, kinds="requests")
 @unreferenced_blocks_lose_their_slots.on(Inspect, Fault, kinds="requests")
 def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Compare the blocks told as deregistered or freed with the blocks that must be, each told once."""
+    """Compare the blocks reported as deregistered or freed with the expected blocks, each reported once."""
     others = [effect.call for effect in seen.effects if effect.call != "callback"]
     if others:
         return Broken("effects", "callbacks alone", others)
@@ -73,13 +73,13 @@ def what_goes_is_told(before: RequestsModel, operation: Operation, seen: SeenCon
 
 @blocks_partition_the_pool.on(Inspect, Fault, kinds="requests")
 def _nothing_goes(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Compare the blocks told with those that must go, without slots; with slots, C6 judges that."""
+    """Check, in a context without slots, that no blocks went unexpectedly; with slots, law C6 judges that."""
     return None if "mamba" in before.claims else what_goes_is_told(before, operation, seen)
 
 
 @blocks_partition_the_pool.on(Release, EndTransfer, kinds="requests")
 def _blocks_go_with_a_request(before: RequestsModel, operation: Release, seen: SeenRequest) -> Found:
-    """Compare the blocks told with those that must go; where states go, too, C6 judges that."""
+    """Compare the blocks that a release gives up with the expected ones; if states go too, C6 judges that."""
     return None if _states_go(before, seen) else what_goes_is_told(before, operation, seen)
 
 
@@ -92,7 +92,7 @@ def _states_go_with_a_request(before: RequestsModel, operation: Release, seen: S
 def _rewritten_blocks_lose_their_hashes(
     before: RequestsModel, operation: Truncate, seen: SeenRequest
 ) -> Found:
-    """Compare the blocks that had a hash and lose it, if the cut is not at a block's end."""
+    """Compare the blocks that lose their hashes when a request is cut in the middle of a block."""
     block, known = before.context.cut_block(seen.request, operation.tokens), before.context.blocks.hash_of
     if block not in known:
         return None
@@ -112,7 +112,7 @@ def _states_go(before: RequestsModel, seen: SeenContext) -> bool:
 
 @what_is_cleared_is_as_good_as_new.on(Reset, kinds="requests")
 def _a_reset_tells_nobody(before: RequestsModel, operation: Reset, seen: SeenContext) -> Found:
-    """Demand that a reset tells no observer; this is a test only where blocks are taken away."""
+    """Demand that a reset does not call the observer; this tests law X7 only if blocks are in use."""
     if seen.effects:
         return Broken("effects of a reset", "none", seen.effects)
     return True if before.context.served or before.context.blocks.hash_of else None
@@ -140,7 +140,7 @@ def _no_room_is_told(before: RequestsModel, operation: Operation, seen: SeenCont
 
 @what_cannot_be_met_changes_nothing.on(AddRequest, ScheduleChunk, RunStep, fate=NO_ROOM, kinds="requests")
 def _blocks_that_are_not_there(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Leave a request to E4 if its reserve alone keeps the request out."""
+    """Judge a refusal for lack of blocks; E4 judges the refusal if only the request's reserve causes it."""
     return None if seen.is_kept_out else _no_room_is_told(before, operation, seen)
 
 
@@ -151,7 +151,7 @@ def _describe_need(seen: SeenContext) -> str:
 
 
 def _false_hit(before: RequestsModel, seen: SeenChunk) -> Broken | None:
-    """Report a hit on a block with the right hash that is not the block meant (C3)."""
+    """Report a shared block that has the right hash but is not the expected block (C3)."""
     request, hit = seen.request, seen.request.blocks
     if request.computed or not isinstance(seen.result, RequestView) or len(hit) >= len(request.prefixes):
         return None
@@ -170,7 +170,7 @@ def _nothing_has_gone(before: RequestsModel, operation: Operation, seen: SeenCon
 
 @what_a_pool_did_not_take_stays.on(AddRequest, ScheduleChunk, RunStep, fate=UNSTRUCK, kinds="requests")
 def what_fails_is_told(before: RequestsModel, operation: Operation, seen: SeenContext) -> Found:
-    """Refuse an operation that was done although a call in it was to fail."""
+    """Report an operation that succeeded although a call in it was made to fail."""
     return Broken(f"{before.armed}, which fails", INJECTED, seen.result)
 
 
@@ -179,7 +179,7 @@ def what_fails_is_told(before: RequestsModel, operation: Operation, seen: SeenCo
 
 @a_hash_has_the_block_that_came_first.on(AddRequest, ScheduleChunk, kinds="requests")
 def _known_blocks_are_shared(before: RequestsModel, operation: Operation, seen: SeenChunk) -> Found:
-    """Compare the blocks at the start of a row that were not free, of a request that has computed nothing."""
+    """Compare the shared blocks at the start of a row, for a request that has computed nothing yet."""
     request, free = seen.request, before.context.blocks.free
     if request.computed:
         return None
@@ -195,7 +195,7 @@ def _its_row_has_what_it_needs(before: RequestsModel, operation: Operation, seen
 
 
 def has_its_row(request: ServedRequest, blocks: Sequence[int], missing: int) -> Found:
-    """Demand that a row holds the request's blocks, and behind them as many more as are missing."""
+    """Demand that a row holds the request's own blocks, followed by exactly as many new ones as it lacked."""
     had = tuple(request.blocks)
     if blocks[: len(had)] != had:
         return Broken(f"first blocks of request {request.step}", had, blocks[: len(had)])
@@ -210,7 +210,7 @@ def _free_blocks_are_handed_out(before: RequestsModel, operation: Operation, see
 
 
 def are_free(before: RequestsModel, seen: SeenContext, new: Sequence[int]) -> Found:
-    """Demand that each block handed out was free or evicted for the request, and comes only once."""
+    """Demand that each new block was free or was evicted for the request, and appears only once."""
     if not new:
         return None
     free = before.context.blocks.free
@@ -248,7 +248,7 @@ def _there_was_room(before: RequestsModel, operation: Operation, seen: SeenChunk
 
 
 def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: range) -> Found:
-    """Compare where a request stands and how far it is."""
+    """Compare the region, the row and the finished tokens that a request shows with the expected ones."""
     who, finished = f"request {request.step}", min(request.computed, request.prompt)
     if view.request != request.step:
         return Broken("the request that is told of", request.step, view.request)
@@ -260,7 +260,7 @@ def _stands_there(request: ServedRequest, view: RequestView, region: str, rows: 
 
 
 def _is_warm(before: RequestsModel, request: ServedRequest, view: RequestView, computed: int) -> Found:
-    """Compare the whole blocks and the live state of a request with a cold run of what is computed.
+    """Compare a request's whole blocks and live state with a cold run of the tokens that it has computed.
 
     Nothing is known of one whose step failed.
     """
@@ -333,7 +333,7 @@ def _slots_are_told(before: RequestsModel, operation: Inspect, seen: SeenContext
 
 
 def _compare(what: str, known: Mapping[int, int], told: Mapping[int, int]) -> Found:
-    """Compare a number of each block that was told, -1 for none."""
+    """Compare one reported number of each block, where -1 stands for none."""
     wrong = [block for block, number in told.items() if number != known.get(block, -1)]
     if wrong:
         return Broken(f"{what} of block {wrong[0]}", known.get(wrong[0], -1), told[wrong[0]])
@@ -342,7 +342,7 @@ def _compare(what: str, known: Mapping[int, int], told: Mapping[int, int]) -> Fo
 
 @states_are_copied_bit_for_bit.on(Inspect, kinds="requests")
 def _states_of_cold_runs_are_cached(before: RequestsModel, operation: Inspect, seen: SeenContext) -> Found:
-    """Compare the cached state of each hashed block with a cold run; without a slot there is none."""
+    """Compare the cached state of each hashed block with a cold run; a block without a slot has no state."""
     context, is_tested = before.context, False
     for view in seen.result.blocks:
         who = f"cached state of block {view.block}"

@@ -1,4 +1,4 @@
-"""The laws' use on requests: their order, the answer due to each operation, and the goals met."""
+"""The laws of contexts of requests in the judge: their order, expected results, and coverage goals."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ GOALS = (
         when=(CACHING,),
     ),
 )
-"""What a search of contexts is to reach."""
+"""Coverage goals that a search for violations must reach on contexts of requests."""
 
 _lives = partial(make_goals, "requests", of_engine=True)
 
@@ -251,7 +251,7 @@ ENGINE_GOALS = (
         when=(CACHING,),
     ),
 )
-"""What an engine's life over a context is to reach."""
+"""Coverage goals that the run of an engine over a context must reach."""
 
 
 # -- requests in -------------------------------------------------------------------------------------------

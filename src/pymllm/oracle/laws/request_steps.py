@@ -30,7 +30,7 @@ from pymllm.oracle.models.requests import BROKEN, COMMIT, CUT_SHORT, FORWARD, Re
 @a_row_names_what_its_request_has.on(RunStep, kinds="requests")
 @a_row_names_what_its_request_has.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _the_batch_is_in_its_rows(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Compare the requests that decode, then those with chunks, their rows behind paused ones, and blocks."""
+    """Compare the batch of a step: its decoding requests, then its chunks, with each row and its blocks."""
     runs, split = seen.result.requests, len(seen.decoding)
     told = [run.request for run in runs]
     batch = sorted(told[:split]), sorted(told[split:])
@@ -77,7 +77,7 @@ def _each_goes_on_where_it_stood(before: RequestsModel, operation: RunStep, seen
 @padding_lands_in_slot_0.on(RunStep, kinds="requests")
 @padding_lands_in_slot_0.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _shared_blocks_are_left_alone(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Demand that tokens of shared blocks go to their places or to the dummy, and no others there."""
+    """Demand that tokens in shared blocks are written to their own places or to the dummy block."""
     return _are_placed(before, seen, is_padding=True)
 
 
@@ -88,7 +88,7 @@ def _each_token_goes_to_its_place(before: RequestsModel, operation: RunStep, see
 
 
 def _are_placed(before: RequestsModel, seen: SeenStep, *, is_padding: bool) -> Found:
-    """Find a write to a wrong place, among the tokens that padding may stand for or among the rest."""
+    """Find a write to a wrong place, among tokens that padding may replace or among all others."""
     size, dummy, is_tested = before.context.block_size, before.context.dummy, False
     for request, run in seen.runs:
         place = request.start
@@ -119,7 +119,7 @@ def _states_are_extracted_in_chunks(before: RequestsModel, operation: RunStep, s
 @a_read_finds_what_a_cold_run_wrote.on(RunStep, kinds="requests")
 @a_read_finds_what_a_cold_run_wrote.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _each_reads_a_cold_run(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Compare the requests that sample, the states and the KV read; a failed step may have read no KV."""
+    """Compare the sampling requests, states and KV reads with cold runs; a failed step may read no KV."""
     context, cold = before.context, before.context.cold
     for request, run in seen.runs:
         who = f"request {request.step}"
@@ -159,7 +159,7 @@ def _a_commit_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) -
 
 @states_are_copied_bit_for_bit.on(RunStep, kinds="requests")
 def _the_best_states_are_kept(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Compare the states kept where some had no room; with room for all, C8 judges that."""
+    """Compare the states that were kept where some had no room; law C8 judges steps with room for all."""
     return _compare_kept(seen) if seen.commit.left_out else None
 
 
@@ -213,13 +213,13 @@ def _no_step_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) ->
 
 @admission_succeeds_where_there_is_room.on(RunStep, fate=BROKEN, kinds="requests")
 def _no_step_without_states_fails(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Demand of a context without states that no step fails; C7 judges those with state slots."""
+    """Demand that no step fails in a context without states; law C7 judges contexts with state slots."""
     return None if before.context.has_states else _no_step_fails(before, operation, seen)
 
 
 @what_a_pool_did_not_take_stays.on(RunStep, fate=CUT_SHORT, kinds="requests")
 def _a_step_that_fails_keeps_nothing(before: RequestsModel, operation: RunStep, seen: SeenStep) -> Found:
-    """Demand that all blocks register or none, and that only states in turn or written anew are lost."""
+    """Demand that a failed step registers all its blocks or none, and loses only states that it replaced."""
     ran, is_early = seen.result, before.armed in FORWARD
     if is_early and ran.registered:
         return Broken("blocks that a failed forward pass registers", (), ran.registered)

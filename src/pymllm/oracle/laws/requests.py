@@ -1,4 +1,4 @@
-"""Whole requests: what an engine may rely on."""
+"""Laws of whole requests, on which an engine may rely."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def a_read_finds_what_a_cold_run_wrote(before: Any, operation: Any, seen: Any) -
 
 @a_read_finds_what_a_cold_run_wrote.on(Match, kinds="prefix")
 def _a_match_has_the_kv_of_a_cold_run(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
-    """Compare the contents of the matched slots, under any owner, with a cold run."""
+    """Compare the contents of the matched slots, of any owner, with a cold run."""
     content, slots = before.ownership.content, seen.result.slots
     if not slots or not content.is_known(slots):
         return None

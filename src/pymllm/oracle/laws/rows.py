@@ -1,4 +1,4 @@
-"""Rows of requests: the laws of their table."""
+"""Laws of the table that has a row for each request."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
 
 @rows_are_handed_out_but_row_0.on(ReadRows)
 def _the_table_has_its_form(before: RowModel, operation: ReadRows, seen: SeenCells) -> Found:
-    """Demand the same form of the table at each reading, without counting this as a test."""
+    """Demand that the table has the same form at each reading, without counting this as a test of a law."""
     return same("rows and their lengths", before.form, seen.form) and None
 
 
 @rows_are_handed_out_but_row_0.on(AllocRows, fate=NO_ROOM)
 def _no_rows_are_handed_out(before: RowModel, operation: AllocRows, seen: Seen) -> Found:
-    """Demand of implementations without the claim of a pool the answer that X4 demands of all others."""
+    """Demand a refusal if too few rows are free, of tables without the `pool` claim; X4 judges the others."""
     return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
 
 
@@ -168,7 +168,7 @@ GOALS = (
         needs="refuses_bad_arguments",
     ),
 )
-"""What a search of request rows is to reach."""
+"""Coverage goals that a search for violations must reach on request rows."""
 
 
 def _met_by_alloc(table: RowModel, operation: AllocRows, seen: Seen) -> Met:

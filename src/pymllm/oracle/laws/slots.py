@@ -1,4 +1,4 @@
-"""Slots and their owners: the laws of allocators."""
+"""Laws of slot allocators: which slots are free, and which owner has each other slot."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def _halves_under_a_cache(before: CacheModel, operation: ReadHalves, seen: SeenH
 
 @pages_partition_the_pool.on(Alloc, kinds="prefix")
 def _halves_are_of_the_pool(before: CacheModel, operation: Alloc, seen: SeenAlloc) -> Found:
-    """Look at halves of which no law is claimed."""
+    """Compare the SWA halves of slots where no law about halves is claimed."""
     window = before.window_pool
     if window is None or "swa" in before.claims or all(map(window.swa.has, seen.half_pages)):
         return None
@@ -425,7 +425,7 @@ def _only_halves_that_are_there_are_freed(before: CacheModel, operation: Evict, 
 
 @every_slot_has_its_half.on(ReadHalves, kinds="slots")
 def _halves_are_where_they_are(before: SlotModel, operation: ReadHalves, seen: SeenSlots) -> Found:
-    """Compare the halves of slots, 0 where there is none."""
+    """Compare the SWA half of each slot, where 0 stands for none."""
     window, size = before.window_pool, before.page_size
     assert window is not None
     pages = [window.half.get(slot // size, 0) for slot in seen.slots]
@@ -441,7 +441,7 @@ def _slots_of(pages: list[int], size: int) -> list[int]:
 
 
 def _is_their_turn(before: SlotModel, what: str, model: PageModel, pages: list[int]) -> Found:
-    """Tell whether free pages came in turn; if not, blame the law that may have spoilt their order."""
+    """Tell whether free pages were handed out in order; otherwise name the law that may have spoilt it."""
     count, suspect = len(pages), before.order_suspect
     if not pages:
         return None
@@ -460,7 +460,7 @@ def _is_their_turn(before: SlotModel, what: str, model: PageModel, pages: list[i
 
 @what_is_cleared_is_as_good_as_new.on(Alloc, kinds="slots")
 def _no_clear_spoilt_the_pool(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
-    """Refuse pages that are not free, or given twice, where such were given rightly before a clear."""
+    """Report pages handed out twice or while held, in a pool that handed out pages rightly before a clear."""
     if not before.is_as_cleared or min(seen.wanted, 2) > before.most_taken:
         return None
     for what, model, pages in _pools(before, seen):
@@ -477,7 +477,7 @@ def _pools(before: SlotModel, seen: SeenAlloc) -> list[tuple[str, PageModel, lis
 
 
 def _law_of_free(before: SlotModel, operation: Free, seen: SeenSlots) -> str:
-    """Blame A5 where a page named by several slots may have been taken for several pages."""
+    """Return law A5 where several slots of one page were named, which may have counted as several pages."""
     is_repeated = "refuses_double_free" in before.claims and len(seen.slots) > len(seen.pages)
     return "A5" if is_repeated else "A2"
 
@@ -603,7 +603,7 @@ GOALS = (
     ),
     *_goals(("a move across pages is refused", "A7"), needs="swa refuses_bad_arguments", when=(_PAGED,)),
 )
-"""What a search of slot allocators is to reach."""
+"""Coverage goals that a search for violations must reach on slot allocators."""
 
 
 def _met_by_alloc(pool: SlotModel, operation: Alloc, seen: SeenAlloc) -> Met:
@@ -672,7 +672,7 @@ def _met_by_halves(pool: SlotModel, operation: FreeSWA, seen: SeenSlots) -> Met:
 
 
 def _are_halves_busy(pool: SlotModel, seen: SeenSlots) -> bool:
-    """Tell whether a half of these pages is under transfer."""
+    """Tell whether the SWA half of any of these pages is in a transfer."""
     window = pool.window_pool
     return window is not None and any(window.half[page] in window.swa.transfers for page in seen.pages)
 

@@ -1,4 +1,4 @@
-"""Pools of recurrent states: the laws of their layout, of track slots and of copies."""
+"""Laws of pools of recurrent states: their layout, their track slots and their copies."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _states_hold_what_was_written(before: StatePoolModel, operation: ReadStates,
 
 @track_slots_have_one_owner.on(AllocTrack, fate=NO_ROOM)
 def _no_slot_is_handed_out(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
-    """Demand of implementations without the claim of a pool the answer that X4 demands of all others."""
+    """Demand a refusal if no track slot is free, of pools without the `pool` claim; X4 judges the others."""
     return None if "pool" in before.claims else _there_is_no_room(before, operation, seen)
 
 
@@ -177,7 +177,7 @@ GOALS = (
     *_goals(("a malformed call is refused", "X1"), needs="refuses_malformed"),
     *_goals(("a track slot is freed twice", "P5"), needs="refuses_double_free", when=(_TRACKS,)),
 )
-"""What a search of state pools is to reach."""
+"""Coverage goals that a search for violations must reach on state pools."""
 
 
 def _met_by_failure(pool: StatePoolModel, operation: AllocTrack, seen: Seen) -> Met:

@@ -1,4 +1,4 @@
-"""Recurrent states in a prefix cache."""
+"""Laws of the recurrent states in a prefix cache."""
 
 from __future__ import annotations
 

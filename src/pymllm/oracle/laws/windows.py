@@ -1,4 +1,4 @@
-"""Sliding windows: tombstones, and what a window needs alive."""
+"""Laws of sliding windows in a prefix cache: tombstones, and the pages that each window needs alive."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 def _what_may_go_and_what_may_not_is_all_that_lives(
     before: CacheModel, operation: Evict, seen: SeenEvict
 ) -> Found:
-    """Compare the sum of both sizes with the tokens alive, as no other check knows these sizes."""
+    """Compare the sum of both window sizes with the number of live tokens, as each size alone is unknown."""
     names = ("swa_evictable_size", "swa_protected_size")
     if not before.follows_windows or seen.taken is None or not all(name in seen.sizes for name in names):
         return None
@@ -412,7 +412,7 @@ def _a_token_is_taken_back(before: CacheModel, operation: Unlock, seen: SeenNode
 
 @a_hold_locks_its_window.on(Evict)
 def _a_held_window_stays(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
-    """Look at the windows that went where windows are followed; elsewhere S6 looks."""
+    """Check held windows after an eviction of windows that are followed; elsewhere law S6 checks them."""
     taken = seen.tombstoned if before.follows_windows else None
     return _keeps_held_windows(before, taken) if taken else None
 
@@ -441,7 +441,7 @@ def _keeps_held_windows(before: CacheModel, fallen: Collection[Path]) -> Found:
 
 @a_hold_locks_its_window.on(Inspect)
 def _a_held_window_starts_at_a_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
-    """Compare the first node of each held window, which alone carries the hold's token."""
+    """Check that the first node of each held window, and no other node, carries the hold's token."""
     cache, carriers = before.cache, {}
     for number, hold in cache.holds.items() if "hold_tokens" in before.claims else ():
         if not hold.edge:
@@ -460,7 +460,7 @@ def _a_held_window_starts_at_a_node(before: CacheModel, operation: Inspect, seen
 
 
 def first_of_window(before: CacheModel, hold: Hold) -> Path:
-    """Return the first page of a hold's window."""
+    """Return the first page of the window that a hold protects."""
     return hold.path.upto(hold.edge + before.page_size)
 
 

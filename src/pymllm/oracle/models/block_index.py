@@ -1,4 +1,4 @@
-"""The specified index of each worker's blocks: the state after its events, and what a search may find.
+"""The model of an index of each worker's blocks: its state after events, and the permitted search results.
 
 What a worker has is what its events have stored and not removed. A block below one that was removed is of
 no use for the time being, and an index may forget it: it is *unsure* until it is stored again, or found. So
@@ -29,26 +29,26 @@ from pymllm.history.outcomes import IndexedBlock, Leading, NotThere, Outcome
 from pymllm.oracle.models.kind_model import DONE, KindModel, Misuse, Seen
 
 ORPHANED, MISSING = "orphaned", "missing"
-"""What a store came to whose parent the index need not know; a removal that names what it need not know."""
+"""Results of events about unknown blocks: a store below an unknown parent, a removal of unknown blocks."""
 
 REPEATED, EARLY = "repeated", "early"
-"""What an event came to that was told before; one before which another one is missing."""
+"""Results of events with wrong numbers: one that was reported before, and one after a gap."""
 
 _LIMIT = 2**63
 _NAMED_TWICE = Misuse("a hash that is stored twice in one event is refused", "X1", ("ValueError",))
 _OWN_PARENT = Misuse("a block that is its own parent is refused", "X1", ("ValueError",))
 
 Event = StoreBlocks | RemoveBlocks | ClearWorker
-"""An event that may have a number."""
+"""An event from a worker, which may carry a sequence number."""
 
 _FORM_CLAIMS = ("layer_groups", "media", "event_numbers", "extra_key", "lora")
 
 _LASTING = frozenset({"I14", "I15", "I16", "X1"})
-"""Laws of events that leave nothing behind, or nothing of before: whatever is wrong then is theirs."""
+"""Laws of events that leave nothing of a worker's blocks, and so of any wrong result about them later."""
 
 
 class Place(NamedTuple):
-    """The block that a hash stands for: its own tokens below the hash of its parent, in a namespace."""
+    """The block behind a hash: its own tokens below the hash of its parent, in a namespace."""
 
     parent: int | None
     tokens: int
@@ -56,14 +56,14 @@ class Place(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where blocks lie."""
+    """The location of blocks in an index: a worker, a group and a medium."""
 
     group: int
     medium: str
 
 
 class Bounds(NamedTuple):
-    """The bounds on the number of leading blocks in an answer, or of copies."""
+    """The least and greatest permitted number of leading blocks in a search result, or of copies."""
 
     least: int
     most: int
@@ -73,7 +73,7 @@ _NONE = Bounds(0, 0)
 
 
 class Scope(NamedTuple):
-    """The sequences that an event was about, where a search of others must not show it."""
+    """The sequences that an event was about; searches of other sequences cannot show its effect."""
 
     group: int
     namespace: Namespace | None
@@ -82,7 +82,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker's blocks according to its events, and the law that a wrong answer about them breaks."""
+    """The blocks of a worker according to its events, and the law that a wrong result about them breaks."""
 
     rooms: dict[Room, dict[int, Bounds]] = field(default_factory=dict)  # copies by hash, none without any
     named: dict[int, set[int]] = field(default_factory=dict)  # by group: whatever it was told to have
@@ -100,7 +100,7 @@ class Worker:
         return any(hash in blocks for blocks in self.of_group(group))
 
     def is_sure(self, hash: int, group: int = 0) -> bool:
-        """Tell whether an index must know that the worker has a block of a group."""
+        """Tell whether an index must know that the worker has a block of a group, rather than may know."""
         return any(blocks.get(hash, _NONE).least > 0 for blocks in self.of_group(group))
 
     @property
@@ -111,7 +111,7 @@ class Worker:
 
 @dataclass(slots=True, kw_only=True)
 class SeenEvent(Seen):
-    """An event in its worker's stream: the number that has to come next, and whether it begins anew."""
+    """An event by its number: the number that its worker must send next, and whether numbering restarts."""
 
     next: int = 0
     is_anew: bool = False
@@ -119,7 +119,7 @@ class SeenEvent(Seen):
 
 @dataclass(slots=True, kw_only=True)
 class SeenStore(SeenEvent):
-    """A store: hashes that are new, and whether one of them stands above something that was cut off."""
+    """A store event: its new hashes, and whether any of them has a cut-off ancestor."""
 
     fresh: Sequence[int] = ()
     is_joined: bool = False
@@ -127,7 +127,7 @@ class SeenStore(SeenEvent):
 
 @dataclass(slots=True, kw_only=True)
 class SeenRemoval(SeenEvent):
-    """A removal: the hashes with a copy there, what is left after it, and whether one has blocks below it.
+    """A removal event: the hashes with a copy there, the remaining copies, and whether blocks stand below.
 
     ``left`` are hashes of which a copy is left in this medium, ``elsewhere`` those that lie in another one.
     """
@@ -140,7 +140,7 @@ class SeenRemoval(SeenEvent):
 
 @dataclass(slots=True, kw_only=True)
 class SeenSearch(Seen):
-    """A search: the bounds of each worker with leading blocks, and the hashes along the sequence."""
+    """A search result: the permitted bounds for each worker, and the hashes along the sequence."""
 
     told: Mapping[int, int]
     bounds: Mapping[int, Bounds]
@@ -149,7 +149,7 @@ class SeenSearch(Seen):
 
 
 class IndexModel(KindModel):
-    """The model of an index, which follows the events that the index is told.
+    """The model of an index of blocks, updated by the events that the index receives.
 
     The configuration may have ``own_hashes``: whether workers have hashes of their own for equal sequences.
     """
@@ -171,11 +171,11 @@ class IndexModel(KindModel):
     # -- what is known -------------------------------------------------------------------------------------
 
     def space(self, worker: int) -> int:
-        """Return the space of a worker's hashes: its own, or the space that all workers share."""
+        """Return the namespace of a worker's hashes: its own, or the one that all workers share."""
         return worker if self.has_own_hashes else -1
 
     def child(self, worker: int, parent: int | None, tokens: int, namespace: Namespace) -> int | None:
-        """Return the hash of the block with these tokens below a parent, if an event has named it."""
+        """Return the hash of the block with these tokens below a parent, if an event has named that block."""
         below = self._children.get(self._key(worker, parent, namespace), {})
         return below.get(tokens)
 
@@ -185,11 +185,11 @@ class IndexModel(KindModel):
         return self.space(worker), parent, namespace if parent is None else None
 
     def place(self, worker: int, hash: int) -> Place:
-        """Return the place of a hash that was named."""
+        """Return the block that a named hash stands for."""
         return self.places[self.space(worker), hash]
 
     def law_of(self, worker: int, search: FindBlocks | None = None) -> str:
-        """Return the law that is broken where a search gives a wrong answer about a worker."""
+        """Return the law that a wrong search result about a worker breaks."""
         known = self.workers.get(worker)
         if known is None:
             return self._law_of_strangers
@@ -201,7 +201,7 @@ class IndexModel(KindModel):
         return "I13" if scope.has_namespace and scope.namespace != search.extra_key else known.law
 
     def law_of_shown(self, block: IndexedBlock) -> str:
-        """Return the law that a block wrongly shown or missing breaks; nothing where a search would tell."""
+        """Return the law that a block wrongly shown or missing breaks, unless a search would find that."""
         law, known = self.law_of(block.worker), self.workers.get(block.worker)
         if law in _LASTING or known is None:
             return law if law in _LASTING else ""
@@ -222,7 +222,7 @@ class IndexModel(KindModel):
         return law if law in _LASTING or law in ("I9", "I2") else "I10"
 
     def tested_by_look(self, shown: Iterable[IndexedBlock]) -> tuple[str, ...]:
-        """Return the laws that a look has tested, with I6 for blocks which another index may forget.
+        """Return the laws that an inspection has tested, with I6 for blocks which another index may forget.
 
         What an event did that must leave nothing behind, or nothing of before, a look shows as a search does.
         """
@@ -231,7 +231,7 @@ class IndexModel(KindModel):
         return (*(["I6"] if is_kept else []), "I9", *sorted(by_events))
 
     def has(self, worker: int, hash: int, group: int = 0) -> bool:
-        """Tell whether a worker has a block of a group, by its events."""
+        """Tell whether a worker has a block of a group, according to its events."""
         return worker in self.workers and self.workers[worker].has(hash, group)
 
     def is_sure(self, worker: int, hash: int, group: int = 0) -> bool:
@@ -239,12 +239,12 @@ class IndexModel(KindModel):
         return worker in self.workers and self.workers[worker].is_sure(hash, group)
 
     def copies(self, worker: int, hash: int, room: Room) -> Bounds:
-        """Return the bounds on the copies that a worker has of a block in one place."""
+        """Return the bounds on the number of copies that a worker has of a block in one place."""
         known = self.workers.get(worker)
         return _NONE if known is None else known.rooms.get(room, {}).get(hash, _NONE)
 
     def is_cut_off(self, worker: int, hash: int, group: int = 0) -> bool:
-        """Tell whether a worker lacks something that stands above a block."""
+        """Tell whether a worker lacks an ancestor of a block."""
         place = self.places.get((self.space(worker), hash))
         while place is not None and place.parent is not None:
             if not self.has(worker, place.parent, group):
@@ -253,7 +253,7 @@ class IndexModel(KindModel):
         return False
 
     def below(self, worker: int, hash: int, group: int = 0) -> Iterator[int]:
-        """Yield the blocks that a worker has below a block, at any depth, with or without gaps."""
+        """Yield the blocks of a worker that descend from a block, even across missing blocks."""
         waiting = [hash]
         while waiting:
             each = waiting.pop()
@@ -263,7 +263,7 @@ class IndexModel(KindModel):
             waiting.extend(reversed(children.values()))
 
     def namespaces_with(self, worker: int, blocks: Sequence[tuple[int, int]]) -> Iterator[Namespace]:
-        """Yield each namespace in which a worker has the first of some blocks at the front, by its tokens."""
+        """Yield each namespace in which a worker has the first block of a sequence, found by its tokens."""
         for namespace in self._namespaces if blocks else ():
             hash = self.child(worker, None, blocks[0][1], namespace)
             if hash is not None and any(hash in held for held in self._rooms_of(worker)):
@@ -275,12 +275,12 @@ class IndexModel(KindModel):
     # -- numbers -------------------------------------------------------------------------------------------
 
     def next_number(self, worker: int) -> int:
-        """Return the number that a worker's next event has, if its events are numbered."""
+        """Return the number that a worker's next event must have, if its events are numbered."""
         known = self.workers.get(worker)
         return 0 if known is None or known.number is None else known.number + 1
 
     def _turn(self, operation: Event) -> tuple[str, SeenEvent]:
-        """Return the treatment of an event by its number, and the result that shows it."""
+        """Return how an index must treat an event with this number, and the result that it must report."""
         number, last = operation.number, None
         if operation.worker in self.workers:
             last = self.workers[operation.worker].number
@@ -292,7 +292,7 @@ class IndexModel(KindModel):
         return (REPEATED if number <= last else EARLY), seen
 
     def _begin(self, operation: Event, seen: SeenEvent) -> Worker | None:
-        """Take an event up by its number; return its worker, or none where it changes nothing."""
+        """Start an event by its number; return its worker, or ``None`` where the event changes nothing."""
         known = self.workers.setdefault(operation.worker, Worker())
         if seen.fate in (REPEATED, EARLY):
             self._tell(operation.worker, "I14" if seen.fate == REPEATED else "I15", None)
@@ -304,7 +304,7 @@ class IndexModel(KindModel):
         return known
 
     def _check_form(self, operation: Operation) -> None:
-        """Raise `ProgramError` where the adapter does not claim an operation in this form."""
+        """Raise `ProgramError` where the adapter does not claim this form of an operation."""
         for claim in needs_of(self.KIND, operation, self.claims):
             if claim in _FORM_CLAIMS and claim not in self.claims:
                 raise ProgramError(
@@ -315,7 +315,7 @@ class IndexModel(KindModel):
     # -- events --------------------------------------------------------------------------------------------
 
     def read_store_blocks(self, operation: StoreBlocks, outcome: Outcome) -> Seen:
-        """Read the blocks that a worker stores; none are stored below a parent that the worker lacks."""
+        """Work out the blocks that a store adds; it adds none below a parent that the worker lacks."""
         self._check_form(operation)
         worker, parent, group = operation.worker, operation.parent, operation.group
         hashes = [hash for hash, _ in operation.blocks]
@@ -336,7 +336,7 @@ class IndexModel(KindModel):
         )
 
     def _name(self, operation: StoreBlocks) -> None:
-        """Let each hash stand for its place; raise `ProgramError` if the hash or the place is taken."""
+        """Record the block of each hash; raise `ProgramError` if the hash or the block has another one."""
         space, parent, namespace = self.space(operation.worker), operation.parent, operation.extra_key
         above = None if parent is None else self.places.get((space, parent))
         if above is not None and above.namespace != namespace:
@@ -363,7 +363,7 @@ class IndexModel(KindModel):
             self._children.setdefault(key, {})[place.tokens] = hash
 
     def _demand_no_circle(self, operation: StoreBlocks, named: Mapping[int, Place]) -> None:
-        """Raise `ProgramError` if a block that is named for the first time stands below itself."""
+        """Raise `ProgramError` if a newly named block would be its own ancestor."""
         space, each = self.space(operation.worker), operation.parent
         fresh = {hash for hash in named if (space, hash, None) in self._children}
         while fresh and each is not None:
@@ -373,7 +373,7 @@ class IndexModel(KindModel):
             each = None if known is None else known.parent
 
     def follow_store_blocks(self, step: int, operation: StoreBlocks, seen: SeenStore) -> None:
-        """Let the worker have the blocks, unless nothing was stored."""
+        """Add the stored blocks to the worker, unless the store changed nothing."""
         worker, parent, hashes = operation.worker, operation.parent, [hash for hash, _ in operation.blocks]
         known = self._begin(operation, seen)
         if known is None:
@@ -401,7 +401,7 @@ class IndexModel(KindModel):
         return Bounds(max(copies.least, int(sure)), 1)
 
     def read_remove_blocks(self, operation: RemoveBlocks, outcome: Outcome) -> Seen:
-        """Read the blocks that a worker removes, including blocks that the worker may not have."""
+        """Work out the blocks that a removal takes from a worker, which may lack some of them."""
         self._check_form(operation)
         worker, hashes, group = operation.worker, operation.hashes, operation.group
         _demand_numbers(worker, group, *hashes)
@@ -440,7 +440,7 @@ class IndexModel(KindModel):
         )
 
     def follow_remove_blocks(self, step: int, operation: RemoveBlocks, seen: SeenRemoval) -> None:
-        """Take the blocks from the worker, or a copy of each; the blocks below what is gone are cut off."""
+        """Remove the blocks, or a copy of each, from the worker; their descendants are cut off."""
         number, group = operation.worker, operation.group
         known = self._begin(operation, seen)
         if known is None:
@@ -463,39 +463,39 @@ class IndexModel(KindModel):
             self._tell(number, law, touched, Scope(group, None, False))
 
     def _cut_off(self, number: int, hash: int, group: int) -> None:
-        """Let an index forget what a worker has below a block."""
+        """Record that an index may forget the blocks of a worker below a block."""
         for each in [*self.below(number, hash, group)]:
             for blocks in self.workers[number].of_group(group):
                 if each in blocks:
                     blocks[each] = Bounds(0, blocks[each].most)
 
     def read_clear_worker(self, operation: ClearWorker, outcome: Outcome) -> Seen:
-        """Read which worker is empty now."""
+        """Find the worker that a clear event empties."""
         self._check_form(operation)
         _demand_numbers(operation.worker, *(() if operation.number is None else (operation.number,)))
         fate, turn = self._turn(operation)
         return SeenEvent(outcome.result, fate, next=turn.next, is_anew=turn.is_anew)
 
     def follow_clear_worker(self, step: int, operation: ClearWorker, seen: SeenEvent) -> None:
-        """Take everything from the worker."""
+        """Remove all blocks of the worker."""
         known = self._begin(operation, seen)
         if known is not None:
             known.rooms = {}
             self._tell(operation.worker, "I7", None)
 
     def read_drop_worker(self, operation: DropWorker, outcome: Outcome) -> Seen:
-        """Read which worker has left."""
+        """Find the worker that has left the index."""
         _demand_numbers(operation.worker)
         return Seen(outcome.result)
 
     def follow_drop_worker(self, step: int, operation: DropWorker, seen: Seen) -> None:
-        """Take everything from the worker, and its numbers."""
+        """Remove all blocks of the worker, and the numbers of its events."""
         known = self.workers.setdefault(operation.worker, Worker())
         known.rooms, known.number = {}, None
         self._tell(operation.worker, "I7", None)
 
     def _tell(self, number: int, law: str, hashes: Iterable[int] | None, scope: Scope | None = None) -> None:
-        """Note the laws that wrong answers about the worker, and about all others, break from now on."""
+        """Record the laws that later wrong results about the worker, and about all others, break."""
         self.answers, self._law_of_strangers = {}, "I1"
         for other in self.workers.values():
             other.law, other.touched, other.scope = "I2", None, None
@@ -504,17 +504,17 @@ class IndexModel(KindModel):
         worker.scope = scope
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in any wrong answer about any worker."""
+        """Record that a later wrong result about any worker may be the fault of this operation."""
         self.answers, self._law_of_strangers = {}, law
         for worker in self.workers.values():
             worker.law, worker.touched, worker.scope = law, None, None
 
     def follow_rebuild(self, step: int, operation: Rebuild, seen: Seen) -> None:
-        """Keep all blocks: the index that replaces this one must have them, too."""
+        """Keep all blocks, which the rebuilt index must have, too."""
         self.suspect("I9")
 
     def follow_reset(self, step: int, operation: Reset, seen: Seen) -> None:
-        """Take everything from every worker."""
+        """Remove all blocks of all workers."""
         for worker in self.workers.values():
             worker.rooms, worker.number = {}, None
         self.suspect("X7")
@@ -522,7 +522,7 @@ class IndexModel(KindModel):
     # -- looks ---------------------------------------------------------------------------------------------
 
     def read_find_blocks(self, operation: FindBlocks, outcome: Outcome) -> Seen:
-        """Read the workers that were found with their numbers of blocks, and the bounds of these numbers."""
+        """Read the workers that a search found, with the bounds on each worker's number of blocks."""
         self._check_form(operation)
         _demand_numbers(*operation.tokens, operation.group)
         told = outcome.result.workers if isinstance(outcome.result, Leading) else ()
@@ -535,7 +535,7 @@ class IndexModel(KindModel):
         return SeenSearch(outcome.result, told=dict(told), bounds=found, paths=paths, strange=strange)
 
     def _path(self, worker: int, search: FindBlocks) -> list[int]:
-        """Return the hashes along a sequence, as far as they were ever named."""
+        """Return the hashes along a sequence, up to the first block that no event has named."""
         path: list[int] = []
         for each in search.tokens:
             hash = self.child(worker, path[-1] if path else None, each, search.extra_key)
@@ -545,7 +545,7 @@ class IndexModel(KindModel):
         return path
 
     def _is_strange(self, worker: int, search: FindBlocks) -> bool:
-        """Tell whether a worker has the first block of a search in another namespace."""
+        """Tell whether a worker has the first block of a search only in another namespace."""
         firsts = (
             self.child(worker, None, search.tokens[0], namespace)
             for namespace in self._namespaces
@@ -565,7 +565,7 @@ class IndexModel(KindModel):
         return Bounds(least, most)
 
     def follow_find_blocks(self, step: int, operation: FindBlocks, seen: SeenSearch) -> None:
-        """Be sure of the blocks found and the first block missing: no index changes its mind by itself."""
+        """Record the blocks found and the first missing block as certain: no index forgets by itself."""
         self.answers[operation] = seen.result
         for worker, (least, most) in seen.bounds.items():
             known, path, found = self.workers[worker], seen.paths[worker], seen.told.get(worker, 0)
@@ -576,14 +576,14 @@ class IndexModel(KindModel):
                     blocks.pop(path[found], None)
 
     def _be_sure(self, known: Worker, hash: int, group: int) -> None:
-        """Be sure of a copy of a block that was found, where only one medium can have it."""
+        """Record as certain the copy of a block that a search found, if only one medium can have it."""
         having = [blocks for blocks in known.of_group(group) if hash in blocks]
         if len(having) == 1:
             least, most = having[0][hash]
             having[0][hash] = Bounds(max(least, 1), most)
 
     def expected(self) -> Iterator[tuple[IndexedBlock, Bounds]]:
-        """Yield every block of every worker as it is to be shown, and the bounds of its copies."""
+        """Yield every block of every worker that an inspection must show, with the bounds of its copies."""
         for number, worker in self.workers.items():
             for (group, medium), blocks in worker.rooms.items():
                 for hash, copies in blocks.items():
@@ -592,13 +592,13 @@ class IndexModel(KindModel):
                     yield IndexedBlock(number, hash, tokens, parent, group, medium, own), copies
 
     def numbers(self) -> tuple[tuple[int, int], ...]:
-        """Return each worker whose events have numbers, with the last one, ascending."""
+        """Return each worker whose events are numbered, with its last number, in ascending order."""
         known = sorted(self.workers.items())
         return tuple((worker, it.number) for worker, it in known if it.number is not None)
 
 
 def _demand_numbers(*numbers: Any) -> None:
-    """Refuse a program with workers or hashes that are no numbers of 63 bits."""
+    """Raise `ProgramError` for a program with workers or hashes that do not fit into 63 bits."""
     for number in numbers:
         if not 0 <= number < _LIMIT:
             raise ProgramError(f"{number} is neither a worker nor a hash; both are 0 to 2**63 - 1")

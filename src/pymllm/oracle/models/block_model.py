@@ -11,18 +11,17 @@ from pymllm.oracle.models.slot_model import Remainder
 
 
 class Registration(NamedTuple):
-    """The fate of one entry of a registration."""
+    """The result that one entry of a registration must have."""
 
     block: int
     hash: int
     parent: int | None
     why_not: str
-    """``"known"``, ``"taken"``, ``"orphan"`` (its parent is not registered), ``"usurped"`` (an equal hash
-    of another block is), or nothing."""
+    """Why an entry fails: ``"known"``, ``"taken"``, ``"orphan"`` (parent unknown), ``"usurped"``, or ""."""
 
 
 class BlockModel:
-    """Blocks ``0 .. usable - 1``, and the dummy after them; what an allocator may choose is told to it.
+    """The model of blocks ``0 .. usable - 1`` and a dummy block; it copies the allocator's own choices.
 
     But with the policy ``ref_zero`` registered blocks stay cached once nobody references them; without
     ``is_caching`` nothing is registered. With ``is_trusting`` a hash may have several blocks, and none has a
@@ -63,7 +62,7 @@ class BlockModel:
         return sorted(block for block, count in self.refs.items() if count)
 
     def callers_refs(self, block: int) -> int:
-        """Return the references of a block that a release may take away: those of no transfer."""
+        """Return how many references to a block a release may remove: all except those of transfers."""
         return self.refs[block] - self.transfers[block]
 
     @property
@@ -81,7 +80,7 @@ class BlockModel:
         return sorted(child for child, parent in self.parent_of.items() if parent == block)
 
     def evictable(self, keep: Collection[int] = ()) -> set[int]:
-        """Return the cached blocks without a registered descendant that is referenced, or to be kept."""
+        """Return the cached blocks that may be evicted: unprotected, and without a referenced descendant."""
         active: set[int | None] = {None}
         for registered in self.hash_of:
             block: int | None = registered if self.refs[registered] or registered in keep else None
@@ -118,7 +117,7 @@ class BlockModel:
         return found
 
     def lost_with(self, released: Sequence[int]) -> list[int]:
-        """Return the blocks that are deregistered or become free when references are taken away."""
+        """Return the blocks that are deregistered or become free when references are removed."""
         idle = [block for block, times in Counter(released).items() if self.refs[block] == times]
         lost = [block for block in idle if block not in self.hash_of]
         if self.policy == "ref_zero":
@@ -140,19 +139,19 @@ class BlockModel:
     # -- changes -------------------------------------------------------------------------------------------
 
     def take(self, blocks: Sequence[int]) -> None:
-        """Hand free blocks out, stamped."""
+        """Hand out free blocks, stamped with the clock."""
         self.free.take(blocks)
         for block in blocks:
             self.refs[block], self.stamps[block] = 1, self.clock
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Add references."""
+        """Add a reference to each block."""
         for block in blocks:
             self.refs[block] += 1
             self.line.pop(block, None)
 
     def release(self, blocks: Sequence[int]) -> list[int]:
-        """Take references away, and return the blocks that this deregistered or freed."""
+        """Remove references, and return the blocks that this deregistered or freed."""
         gone = self.lost_with(blocks)
         for block in blocks:
             self.refs[block] -= 1
@@ -162,7 +161,7 @@ class BlockModel:
         return gone
 
     def drop(self, blocks: Sequence[int]) -> Sequence[int]:
-        """Deregister blocks, free the unreferenced blocks among them, and return all of them."""
+        """Deregister blocks, free the unreferenced ones, and return all of them."""
         for block in blocks:
             self.line.pop(block, None)
             hash_value = self.hash_of.pop(block, None)
@@ -177,7 +176,7 @@ class BlockModel:
     def plan_registration(
         self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
     ) -> list[Registration]:
-        """Work out the fate of each occupied block that is to be registered."""
+        """Work out the result of registering each occupied block."""
         made: list[Registration] = []
         hash_of, block_of = ChainMap({}, self.hash_of), ChainMap({}, self.block_of)
         earlier: dict[int, int] = {}
@@ -204,20 +203,20 @@ class BlockModel:
         return made
 
     def register(self, planned: Iterable[Registration]) -> None:
-        """Register the blocks that may be registered, and leave the others as they are."""
+        """Register the blocks whose planned result allows it, and leave the others unchanged."""
         for block, hash_value, parent, why_not in planned:
             if not why_not:
                 self.hash_of[block], self.block_of[hash_value] = hash_value, block
                 self.parent_of[block] = parent
 
     def stamp(self, blocks: Iterable[int]) -> None:
-        """Set stamps to the clock."""
+        """Set the timestamps of blocks to the clock."""
         for block in blocks:
             self.stamps[block] = self.clock
 
 
 class BlockSlotModel:
-    """Slots ``0 .. total - 1`` of blocks; which free one a block gets is told to it."""
+    """The model of slots ``0 .. total - 1`` of blocks; it copies the allocator's choice of free slots."""
 
     def __init__(self, total: int, blocks: BlockModel) -> None:
         self.total = total
@@ -242,11 +241,11 @@ class BlockSlotModel:
 
     @property
     def usable(self) -> list[int]:
-        """Slots that may be written: those of blocks and those in hand, ascending."""
+        """Slots that may be written: those of blocks and those that the caller has taken, ascending."""
         return sorted({*self.slot_of.values()} | self.in_hand)
 
     def victims(self, keep: Collection[int] = (), taken: Collection[int] = ()) -> list[int]:
-        """Return the blocks that may lose their slots in a possible order: of equals first those taken."""
+        """Return the blocks that may lose their slots, in a permitted order: ties go to ``taken``."""
         found = [block for block in self.slot_of if not self._blocks.refs[block] and block not in keep]
         stamps, has_stamps = self._blocks.stamps, self._blocks.policy != "ref_zero"
         return sorted(
@@ -255,7 +254,7 @@ class BlockSlotModel:
         )
 
     def newcomers(self, blocks: Iterable[int]) -> list[int]:
-        """Return those of some blocks that have no slot, each once."""
+        """Return the blocks among these that have no slot, each once."""
         return [block for block in dict.fromkeys(blocks) if block not in self.slot_of]
 
     def give(self, blocks: Iterable[int], slots: Iterable[int]) -> None:
@@ -263,7 +262,7 @@ class BlockSlotModel:
         self.slot_of.update(zip(blocks, slots, strict=True))
 
     def drop(self, blocks: Iterable[int]) -> list[int]:
-        """Take the slots from those blocks that have one, and return them."""
+        """Take the slots from the blocks that have one, and return these slots."""
         slots = []
         for block in blocks:
             if block in self.slot_of:

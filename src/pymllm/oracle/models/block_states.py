@@ -1,4 +1,4 @@
-"""The contents of the cached and the live states of blocks (C7, C9)."""
+"""The expected contents of the cached and the live states of blocks (C7, C9)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pymllm.oracle.models.expected_cells import BlankCells, Content, ExpectedCel
 PARTS = ("recurrent", "conv")
 
 StateCells = ExpectedCells[tuple[str, int]]
-"""Of one layer: both parts of each row."""
+"""The contents of one layer's states: both parts of each row."""
 
 
 class BlockStates:
-    """Follows every copy; the last row of the live states is no request's and stays as it is.
+    """The expected states of blocks; the last row of the live states belongs to no request and never changes.
 
     Of the configuration it reads ``layers``, ``slots``, ``requests``; the shapes ``ssm_heads`` x ``ssm_dim``
     and ``conv_dim`` x ``conv_width``; ``ssm_dtype`` and ``conv_dtype``.
@@ -43,36 +43,36 @@ class BlockStates:
         return ExpectedCells(wording, "C7", BlankCells(blank, rows))
 
     def suspect(self, law: str) -> None:
-        """Follow an operation that must not change any state."""
+        """Record an operation that must not change any state, as suspect of later differences."""
         for cells in (*self.cached, *self.live):
             cells.suspect(law)
 
     def wipe(self, law: str) -> None:
-        """Follow a return of everything to zeros."""
+        """Set all states to zeros."""
         for cells in (*self.cached, *self.live):
             cells.wipe(law)
 
     def release(self, slots: Iterable[int]) -> None:
-        """Follow slots that change hands: anything may be written to them then."""
+        """Forget the contents of slots that change hands, to which anything may then be written."""
         for slot in slots:
             for cells in self.cached:
                 for part in PARTS:
                     cells.release((part, slot))
 
     def store(self, layer: int, slot: int, contents: Sequence[Content]) -> None:
-        """Follow a write of one layer into a slot; contents by part."""
+        """Record a write of one layer into a slot, with its contents by part."""
         _put(self.cached[layer], slot, contents)
 
     def write(self, layer: int, request: int, contents: Sequence[Content]) -> None:
-        """Follow a write of one layer of a live state."""
+        """Record a write of one layer of a live state."""
         _put(self.live[layer], request, contents)
 
     def save(self, slots: Sequence[int], requests: Sequence[int]) -> None:
-        """Follow a copy of live states into distinct slots, all layers."""
+        """Record a copy of live states into distinct slots, in all layers."""
         self._copy(self.live, requests, self.cached, slots)
 
     def restore(self, request: int, slot: int) -> None:
-        """Follow a copy of a slot into a live state, all layers."""
+        """Record a copy of a slot into a live state, in all layers."""
         self._copy(self.cached, [slot], self.live, [request])
 
     def _copy(
@@ -85,7 +85,7 @@ class BlockStates:
                     target[layer].put("C7", (part, new), *source[layer].holds((part, old)))
 
     def contents(self, recurrent: int, conv: int, ramp: int) -> list[Content]:
-        """Return the contents of a write, by part; raise `ProgramError` where a number leaves -128 .. 127."""
+        """Return the contents of a write, by part; raise `ProgramError` for numbers outside -128 .. 127."""
         made = [
             tuple(first + at * ramp for at in range(self.widths[part]))
             for part, first in zip(PARTS, (recurrent, conv), strict=True)

@@ -1,4 +1,4 @@
-"""Block allocators as specified: what their outcomes say, and what becomes of blocks, slots and states."""
+"""The model of block allocators: the expected outcomes, and the state of blocks, slots and cached states."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from pymllm.oracle.models.kind_model import (
 from pymllm.oracle.models.told_events import EventFold, SeenEvents
 
 NO_SLOTS, RAISED = "no slots", "raised"
-"""What operations on slots may come to, and those that tell an observer, which was let raise."""
+"""Results of operations: too few slots; and an operation whose observer was made to raise."""
 
 _WAYS = ("one by one", "batch", "deregistered")
 _OWNED = ("OwnershipError",)
@@ -85,7 +85,7 @@ _NOTHING_THERE = Misuse(
 
 
 def _told(outcome: Outcome) -> Sequence[int]:
-    """Return the slots that an outcome tells, none where it fails."""
+    """Return the slots in an outcome, or no slots if it failed."""
     return outcome.result.slots if isinstance(outcome.result, Slots) else ()
 
 
@@ -95,7 +95,7 @@ def _is_hash(number: int) -> bool:
 
 @dataclass(slots=True)
 class SeenBlocks(Seen):
-    """An operation: the named blocks in order, and the number of those that may not be named there."""
+    """An operation as read: the named blocks in order, and how many of them may not be named there."""
 
     blocks: Sequence[int] = ()
     bad: int = 0
@@ -103,7 +103,7 @@ class SeenBlocks(Seen):
 
 @dataclass(slots=True)
 class SeenLoss(SeenBlocks):
-    """An operation that may lose blocks, with everything that the observer was told and saw.
+    """An operation that may lose blocks, with each call of the observer and the sizes seen in it.
 
     ``lost`` are those that are deregistered or free: of an allocation those that were told of, since whose
     turn it is may be open. ``inside`` are the sizes while the last call is made, none where these could not
@@ -123,14 +123,14 @@ class SeenLoss(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenRegistration(SeenBlocks):
-    """A registration, with the fate that each of its entries must have."""
+    """A registration, with the result that each entry must have."""
 
     made: Sequence[Registration] = ()
 
 
 @dataclass(slots=True)
 class SeenSlots(SeenBlocks):
-    """A demand for slots: the blocks that may lose theirs, in order, and the number of slots that must go."""
+    """A request for slots: the blocks that may lose theirs, in order, and the number that must."""
 
     victims: Sequence[int] = ()
     missing: int = 0
@@ -145,7 +145,7 @@ class SeenSlots(SeenBlocks):
 
 @dataclass(slots=True)
 class SeenStates(SeenBlocks):
-    """A write, a read or a copy of states: a slot, and its contents afterwards."""
+    """A write, a read or a copy of states: a slot, and the contents that it must have afterwards."""
 
     slot: int | None = None
     contents: Sequence[Content] = ()
@@ -154,7 +154,7 @@ class SeenStates(SeenBlocks):
 
 
 class BlocksModel(KindModel):
-    """The model of blocks, slots and states, which is told the choices left to an allocator.
+    """The model of a block allocator with its slots and states; it copies the allocator's own choices.
 
     The configuration has ``blocks`` beside the dummy, ``policy`` (``lru``, ``release`` or ``ref_zero``), and
     ``caching``, true unless it is false; where ``mamba`` is claimed, also ``slots`` and what `BlockStates`
@@ -203,30 +203,30 @@ class BlocksModel(KindModel):
         return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
 
     def slotted(self) -> BlockSlotModel:
-        """Return the slots; `ProgramError` if there are none."""
+        """Return the model of slots; raise `ProgramError` if there are none."""
         if self.slots is None:
             raise ProgramError("cached states are not claimed")
         return self.slots
 
     def cells(self) -> BlockStates:
-        """Return the contents of the states; raise `ProgramError` if cached states are not claimed."""
+        """Return the expected states; raise `ProgramError` if cached states are not claimed."""
         if self.states is None:
             raise ProgramError("cached states are not claimed")
         return self.states
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget a fault that was for the operation at hand."""
+        """Forget a fault that was armed for this operation only."""
         if not isinstance(operation, Fault):
             self._armed = None
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Let it be suspect: it must have changed nothing, no state either."""
+        """Record a refused operation as suspect: it must have changed nothing, including states."""
         self._leave_traces("X1", "X1")
         if self.states is not None:
             self.states.suspect("X1")
 
     def _leave_traces(self, law: str, suspect: str = "") -> None:
-        """Note that the effects of an operation, wanted or unwanted, have yet to be looked for."""
+        """Record that a later inspection has yet to test the effects of an operation."""
         self.untested[law] = None
         self.suspected = suspect
         self._was_used = True
@@ -239,7 +239,7 @@ class BlocksModel(KindModel):
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenBlocks:
-        """Return the reading of an operation that must be refused."""
+        """Return an operation as read that must be refused."""
         return SeenBlocks(outcome.result, REFUSED, wrong)
 
     def _named(
@@ -253,13 +253,13 @@ class BlocksModel(KindModel):
         return [Misuse(fault, law, errors, _NEEDED.get(fault, "refuses_foreign")) for fault in faults]
 
     def is_outside(self, blocks: Sequence[int]) -> bool:
-        """Tell whether any block lies outside of the pool and is not the dummy."""
+        """Tell whether any block is neither in the pool nor the dummy block."""
         return any(block not in range(self.blocks.usable + 1) for block in blocks)
 
     # -- events --------------------------------------------------------------------------------------------
 
     def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
-        """Read events next to the hashes that are registered, each with that of its parent."""
+        """Read events, next to the registered hashes, each with the hash of its parent."""
         if "events" not in self.claims:
             raise ProgramError("events are not claimed")
         hash_of, parent_of = self.blocks.hash_of, self.blocks.parent_of
@@ -267,13 +267,13 @@ class BlocksModel(KindModel):
         return self.events.read(outcome, {"kv": {(it, above[block]) for block, it in hash_of.items()}})
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Take over the events that were told."""
+        """Record the events that were emitted."""
         self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> SeenBlocks:
-        """Read the fault that is to happen in the next operation."""
+        """Read the fault to arm for the next operation."""
         if operation.call not in ("callback", "reenter") or operation.nth < 1:
             raise ProgramError(
                 f"{operation}: of blocks only a callback can raise or re-enter, from the first on"
@@ -287,7 +287,7 @@ class BlocksModel(KindModel):
     # -- blocks --------------------------------------------------------------------------------------------
 
     def read_alloc_blocks(self, operation: AllocBlocks, outcome: Outcome) -> SeenLoss:
-        """Read the blocks that were told as evicted for an allocation."""
+        """Read the blocks that an allocation evicted."""
         count, blocks = operation.count, self.blocks
         if count < 0:
             raise ProgramError(f"a number of blocks is not negative, got {count}: use Malformed")
@@ -330,7 +330,7 @@ class BlocksModel(KindModel):
         )
 
     def follow_alloc_blocks(self, step: int, operation: AllocBlocks, seen: SeenLoss) -> None:
-        """Let victims go and hand blocks out, or let a failure be suspect."""
+        """Remove the evicted blocks and hand out the new ones, or record a failure as suspect."""
         if seen.fate == NO_ROOM:
             law = "X4" if "pool" in self.claims else "C1"
             self._leave_traces(law, law)
@@ -347,18 +347,18 @@ class BlocksModel(KindModel):
         self._leave_traces(*("X2", "X2") if seen.fate == RAISED else ("C1",))
 
     def read_retain_blocks(self, operation: RetainBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks that a retain names, each of which must be held or cached."""
+        """Read the blocks that a retain names, which must be referenced or cached."""
         blocks = self.given.resolve(operation.blocks)
         wrong = self._misuse(blocks, "C1", _OWNED)
         return self._named(blocks, outcome, wrong, len(wrong))
 
     def follow_retain_blocks(self, step: int, operation: RetainBlocks, seen: SeenBlocks) -> None:
-        """Add references."""
+        """Add a reference to each named block."""
         self.blocks.retain(seen.blocks)
         self._leave_traces("C1")
 
     def read_release_blocks(self, operation: ReleaseBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks that a release names, each to be held as often, and work out the blocks that go."""
+        """Read the blocks that a release names, with enough references, and the blocks that then go."""
         blocks, held = self.given.resolve(operation.blocks), self.blocks.callers_refs
         wrong = self._misuse(blocks, "C1", _OWNED)
         if wrong:
@@ -369,7 +369,7 @@ class BlocksModel(KindModel):
         return self._read_release(blocks, outcome)
 
     def _read_release(self, blocks: Sequence[int], outcome: Outcome) -> SeenLoss:
-        """Read the loss of references that are there."""
+        """Return a release as read, with the blocks that go, once its references are known to exist."""
         after = self.blocks.copy()
         lost = after.release(blocks)
         if "careful_callers" in self.claims:  # who keep nothing by a block that never had a hash
@@ -382,12 +382,12 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_release_blocks(self, step: int, operation: ReleaseBlocks, seen: SeenLoss) -> None:
-        """Take references away, along with the blocks that go then."""
+        """Remove references, and the blocks that go with them."""
         self.blocks.release(seen.blocks)
         self._follow_loss(seen)
 
     def read_begin_transfer(self, operation: BeginTransfer, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks of a transfer, each of which must be held or cached."""
+        """Read the blocks of a transfer, which must be referenced or cached."""
         if "transfers" not in self.claims:
             raise ProgramError("transfers are not claimed")
         blocks = [*dict.fromkeys(self.given.resolve(operation.memory))]
@@ -395,7 +395,7 @@ class BlocksModel(KindModel):
         return self._named(blocks, outcome, wrong, len(wrong))
 
     def follow_begin_transfer(self, step: int, operation: BeginTransfer, seen: SeenBlocks) -> None:
-        """Add a reference that is the transfer's."""
+        """Add a reference of the transfer to each block."""
         self.transfers[step] = [*seen.blocks]
         self.blocks.transfers.update(seen.blocks)
         self.blocks.retain(seen.blocks)
@@ -410,7 +410,7 @@ class BlocksModel(KindModel):
         return self._read_release(self.transfers[operation.transfer], outcome)
 
     def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenLoss) -> None:
-        """Take the transfer's references away, along with the blocks that go then."""
+        """Remove the transfer's references, and the blocks that go with them."""
         del self.transfers[operation.transfer]
         self.ended[operation.transfer] = None
         self.blocks.transfers.subtract(seen.blocks)
@@ -418,7 +418,7 @@ class BlocksModel(KindModel):
         self._follow_loss(seen)
 
     def read_register_blocks(self, operation: RegisterBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read entries, each with a hash that its block may have."""
+        """Read the entries of a registration, each with a hash that its block may have."""
         blocks, hashes, parents = self.given.resolve(operation.blocks), operation.hashes, operation.parents
         wrong = self._misuse(blocks, "C3", MALFORMED_ERRORS)
         if wrong:
@@ -448,7 +448,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C3")
 
     def read_stamp_blocks(self, operation: StampBlocks, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks that a stamp names, each of which must be held or cached."""
+        """Read the blocks that a stamp names, which must be referenced or cached."""
         blocks = self.given.resolve(operation.blocks)
         if self.is_outside(blocks):
             return self._named(blocks, outcome, (_STAMP_OUTSIDE,))
@@ -457,7 +457,7 @@ class BlocksModel(KindModel):
         return self._named(blocks, outcome)
 
     def follow_stamp_blocks(self, step: int, operation: StampBlocks, seen: SeenBlocks) -> None:
-        """Set stamps to the clock."""
+        """Set the timestamps of the named blocks to the clock."""
         self.blocks.stamp(seen.blocks)
         self._leave_traces("C1")
 
@@ -469,7 +469,7 @@ class BlocksModel(KindModel):
     # -- slots ---------------------------------------------------------------------------------------------
 
     def read_alloc_slots(self, operation: AllocSlots, outcome: Outcome) -> SeenBlocks:
-        """Read the slots for a batch of held or cached blocks, and find the blocks in turn to lose theirs."""
+        """Read a batch of blocks that need slots, and find the blocks that lose theirs in turn."""
         slots, wanted = self.slotted(), self.given.resolve(operation.blocks)
         wrong = self._misuse(wanted, "C6", _NOT_FOR_SLOTS)
         if wrong:
@@ -483,7 +483,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_alloc_slots(self, step: int, operation: AllocSlots, seen: SeenSlots) -> None:
-        """Give slots to blocks, and take them from the blocks in turn; or make a failure suspect."""
+        """Give slots to blocks, and take them from the blocks in turn; or record a failure as suspect."""
         if seen.fate == NO_SLOTS:
             self._leave_traces("C5", "C5")
             return
@@ -495,7 +495,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C6" if seen.turn else "C2")
 
     def read_evict_slots(self, operation: EvictSlots, outcome: Outcome) -> SeenSlots:
-        """Read the slots that a caller gets, and the blocks in turn to lose theirs."""
+        """Read the slots that a caller takes, and find the blocks that lose theirs in turn."""
         slots, count = self.slotted(), operation.count
         if count < 0:
             raise ProgramError(f"a number of slots is not negative, got {count}: use Malformed")
@@ -504,7 +504,7 @@ class BlocksModel(KindModel):
         return SeenSlots(outcome.result, fate, (), victims=victims, missing=count)
 
     def follow_evict_slots(self, step: int, operation: EvictSlots, seen: SeenSlots) -> None:
-        """Move slots into hand, or let a failure be suspect."""
+        """Give the evicted slots to the caller, or record a failure as suspect."""
         if seen.fate == NO_SLOTS:
             self._leave_traces("C6", "C6")
             return
@@ -515,13 +515,13 @@ class BlocksModel(KindModel):
         self._leave_traces("C2")
 
     def read_find_slots(self, operation: FindSlots, outcome: Outcome) -> SeenBlocks:
-        """Read blocks of the pool, or the dummy."""
+        """Read a lookup of slots, which may name blocks of the pool or the dummy block."""
         self.slotted()
         blocks = self.given.resolve(operation.blocks)
         return self._named(blocks, outcome, (_FIND_OUTSIDE,) * self.is_outside(blocks))
 
     def read_name_states(self, operation: NameStates, outcome: Outcome) -> SeenBlocks:
-        """Read names, each the hash of a block with a slot."""
+        """Read the names of states, each the hash of a block with a slot."""
         slots, blocks = self.slotted(), self.given.resolve(operation.blocks)
         pairs = [it for it in zip(blocks, operation.hashes, strict=False) if it[1] > 0]
         checks = (
@@ -532,13 +532,13 @@ class BlocksModel(KindModel):
         return self._named(blocks, outcome, [misuse for misuse, is_so in checks if is_so])
 
     def follow_name_states(self, step: int, operation: NameStates, seen: SeenBlocks) -> None:
-        """Let states be found by the hashes of their blocks."""
+        """Record that each state can be found by the hash of its block."""
         pairs = zip(seen.blocks, operation.hashes, strict=True)
         self.slotted().named.update((block, value) for block, value in pairs if value > 0)
         self._leave_traces("C4")
 
     def read_drop_states(self, operation: DropStates, outcome: Outcome) -> SeenBlocks:
-        """Read the blocks that lose their states; a block outside is refused with the rest of its call."""
+        """Read the blocks that lose their states; one outside the pool makes the whole call refused."""
         self.slotted()
         blocks = self.given.resolve(operation.blocks)
         if operation.how not in _WAYS:
@@ -552,7 +552,7 @@ class BlocksModel(KindModel):
         return self._named(blocks, outcome)
 
     def follow_drop_states(self, step: int, operation: DropStates, seen: SeenBlocks) -> None:
-        """Let slots be free, with their names."""
+        """Free the slots of the blocks, and forget the names of their states."""
         self.cells().release(self.slotted().drop(seen.blocks))
         self._leave_traces("C4")
 
@@ -570,25 +570,25 @@ class BlocksModel(KindModel):
         return SeenStates(outcome.result, DONE, (), [block], 0, slot, contents)
 
     def follow_store_state(self, step: int, operation: StoreState, seen: SeenStates) -> None:
-        """Write one layer of a slot."""
+        """Record a write to one layer of a slot."""
         assert seen.slot is not None
         self.cells().store(operation.layer, seen.slot, seen.contents)
         self._leave_traces("C7")
 
     def read_write_live(self, operation: WriteLive, outcome: Outcome) -> SeenStates:
-        """Read a write into a live state."""
+        """Read the contents of a write to one layer of a request's live state."""
         contents = self.cells().contents(operation.recurrent, operation.conv, operation.ramp)
         if operation.layer not in range(self.cells().layers) or self._is_stateless([operation.request]):
             raise ProgramError(f"{operation} leaves the live states")
         return SeenStates(outcome.result, contents=contents)
 
     def follow_write_live(self, step: int, operation: WriteLive, seen: SeenStates) -> None:
-        """Write one layer of a live state."""
+        """Record a write to one layer of a live state."""
         self.cells().write(operation.layer, operation.request, seen.contents)
         self._leave_traces("C7")
 
     def read_save_live(self, operation: SaveLive, outcome: Outcome) -> SeenBlocks:
-        """Read a copy of live states into slots that may be written, each once."""
+        """Read a copy of live states into distinct slots that may be written."""
         model, slots, requests = self.slotted(), self.given_slots.resolve(operation.slots), operation.requests
         if {*slots} - {*model.usable} or len({*slots}) < len(slots):
             raise ProgramError(
@@ -605,7 +605,7 @@ class BlocksModel(KindModel):
         self._leave_traces("C7")
 
     def read_restore_live(self, operation: RestoreLive, outcome: Outcome) -> SeenBlocks:
-        """Read a copy of the state of a block, if it has one, into a live one."""
+        """Read a copy of a block's state, if it has one, into a live state."""
         block, request = self.one(operation.block), operation.request
         slot = self.slotted().slot_of.get(block)
         if self.is_outside([block]):
@@ -619,7 +619,7 @@ class BlocksModel(KindModel):
         return SeenStates(outcome.result, DONE, (), [block], 0, slot)
 
     def follow_restore_live(self, step: int, operation: RestoreLive, seen: SeenStates) -> None:
-        """Copy a state, or let a live one that should have stayed be suspect."""
+        """Record a copied state, or suspect the operation if the live state should have stayed."""
         if seen.slot is None:
             self.cells().suspect("C7")
         else:
@@ -630,11 +630,11 @@ class BlocksModel(KindModel):
         return any(request not in range(self.cells().rows - 1) for request in requests)
 
     def read_read_states(self, operation: ReadStates, outcome: Outcome) -> SeenStates:
-        """Read the slots of a layer."""
+        """Read the contents of one layer of all slots."""
         return self._read_layer(self.cells().cached, operation.layer, outcome)
 
     def read_read_live(self, operation: ReadLive, outcome: Outcome) -> SeenStates:
-        """Read the live states of a layer."""
+        """Read the contents of one layer of all live states."""
         return self._read_layer(self.cells().live, operation.layer, outcome)
 
     def _read_layer(self, layers: Sequence[StateCells], layer: int, outcome: Outcome) -> SeenStates:
@@ -647,7 +647,7 @@ class BlocksModel(KindModel):
         return seen
 
     def follow_read_states(self, step: int, operation: ReadStates | ReadLive, seen: SeenStates) -> None:
-        """Settle the cells on the contents that were read."""
+        """Accept the observed contents as the expected ones from now on."""
         assert seen.cells is not None
         seen.cells.settle(seen.read)
 
@@ -656,14 +656,14 @@ class BlocksModel(KindModel):
     # -- everything at once --------------------------------------------------------------------------------
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenBlocks) -> None:
-        """Clear all suspicion after a look, and keep the views of an unused allocator."""
+        """Clear all suspicion after an inspection, and remember the views if the allocator is unused."""
         if not self._was_used:
             self.fresh = seen.result
         self.untested.clear()
         self.suspected = ""
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenBlocks) -> None:
-        """Return everything to its initial state, and let all transfers be over."""
+        """Return the model to its initial state, without any transfer."""
         self.ended |= dict.fromkeys(self.transfers)
         self.transfers = {}
         self.blocks.reset()

@@ -1,4 +1,4 @@
-"""KV buffers as specified: what stands in every slot of every layer."""
+"""The model of KV buffers: the expected contents of every slot of every layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LAYER = Misuse("a layer that is not there is asked for", "P3", MALFORMED_ERR
 
 
 class BufferModel(KindModel):
-    """The model of every layer's buffers, each of a part of keys and a part of values.
+    """The model of each layer's buffers, each with a part of keys and a part of values.
 
     The configuration has ``layers``, ``size`` and ``page_size``, and the shapes ``k_heads`` x ``k_dim`` and
     ``v_heads`` x ``v_dim``.
@@ -40,14 +40,14 @@ class BufferModel(KindModel):
         ]
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in any content of a layer that no known operation has put there."""
+        """Suspect an operation of any content of a layer that no known operation has written."""
         for buffer in self._buffers:
             buffer.suspect(law)
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def read_write_kv(self, operation: WriteKV, outcome: Outcome) -> Seen:
-        """Read a write, which must fit the buffers."""
+        """Read a write, whose values must fit the buffers."""
         parts = {"key": operation.keys, "value": operation.values}
         if any(len({*map(len, contents)}) > 1 for contents in parts.values()):
             raise ProgramError("rows of several widths cannot be handed over; they are one tensor")
@@ -65,7 +65,7 @@ class BufferModel(KindModel):
         return Seen(outcome.result)
 
     def follow_write_kv(self, step: int, operation: WriteKV, seen: Seen) -> None:
-        """Put the rows into a layer; of several in the padding any may have come last, in each part."""
+        """Record the written rows of a layer; of several written to the padding, any may have come last."""
         self.suspect("P3")
         buffer = self._buffers[operation.layer]
         for part, contents in (("key", operation.keys), ("value", operation.values)):
@@ -78,7 +78,7 @@ class BufferModel(KindModel):
                     buffer.put("P3", (part, slot), content)
 
     def read_move_kv(self, operation: MoveKV, outcome: Outcome) -> Seen:
-        """Read a move inside a layer."""
+        """Read a move of rows inside a layer."""
         count, source, target = operation.count, operation.source, operation.target
         is_outside = count < 0 or min(source, target) < 0 or max(source, target) + count > self.rows
         if operation.layer not in range(self.layers) or is_outside:
@@ -86,7 +86,7 @@ class BufferModel(KindModel):
         return Seen(outcome.result)
 
     def follow_move_kv(self, step: int, operation: MoveKV, seen: Seen) -> None:
-        """Put rows where they go: all are read before one is written."""
+        """Record a move of rows: all sources are read before any target is written."""
         self.suspect("P3")
         buffer, source, target = self._buffers[operation.layer], operation.source, operation.target
         for part in self.widths:
@@ -110,7 +110,7 @@ class BufferModel(KindModel):
         return SeenCells(told, memory=self._buffers[operation.layer], cells=cells, form=forms)
 
     def follow_read_kv(self, step: int, operation: ReadKV, seen: SeenCells) -> None:
-        """Settle the layer on the contents that were seen in it."""
+        """Accept the observed contents of the layer as the expected ones from now on."""
         seen.memory.settle(seen.cells)
 
 

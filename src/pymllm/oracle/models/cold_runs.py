@@ -13,12 +13,12 @@ from pymllm.oracle.models.prefix_model import Path
 
 _LARGEST_HASH = 2**63 - 1
 _PARTIAL = 64
-"""States behind one prefix that are remembered: requests stand in its next block, and a look asks for all."""
+"""The greatest number of states remembered after one prefix, for requests in the middle of its next block."""
 
 
 @functools.lru_cache(maxsize=4096)
 def hash_page(numbers: tuple[int, ...], prior: str = "") -> str:
-    """Return the SHA-256 of a page as hex: the prior's raw bytes, then 4 bytes per number, little-endian.
+    """Return the SHA-256 of a page as hex: over the prior hash's raw bytes, then 4 bytes for each number.
 
     Remembered, since paths share their first pages, and every look asks for the hashes of every node.
     """
@@ -49,7 +49,7 @@ class Prefix:
 
 
 class ColdRuns:
-    """Compute prefixes token by token, and each whole block once.
+    """A generator of prefixes for cold runs, which computes each whole block only once.
 
     ``conv`` and ``ssm`` count elements, all layers together, 0 without recurrent layers; a weak hash keeps
     ``hash_digits`` hexadecimal digits, ``None`` all of SHA-256.
@@ -65,7 +65,7 @@ class ColdRuns:
         self.nothing = Prefix(None, 0, 0, 0, (0,) * len(self._elements), "")
 
     def extend(self, prefixes: list[Prefix], tokens: Sequence[int]) -> None:
-        """Append the missing prefixes of some tokens to the known prefixes, shortest first."""
+        """Add the missing prefixes of some tokens to the known prefixes, shortest first."""
         size = self.block_size
         for start in range(len(prefixes) * size, len(tokens) - size + 1, size):
             above = prefixes[-1] if prefixes else self.nothing
@@ -88,7 +88,7 @@ class ColdRuns:
         return state
 
     def kv_until(self, prefixes: Sequence[Prefix], tokens: Sequence[int], stop: int) -> tuple[int, ...]:
-        """Return the KV sum of each block of a run that has computed ``tokens[:stop]``."""
+        """Return the KV checksum of each block of a cold run that has computed ``tokens[:stop]``."""
         whole = stop // self.block_size
         sums = [prefix.kv for prefix in prefixes[:whole]]
         if stop % self.block_size:
@@ -97,7 +97,7 @@ class ColdRuns:
         return tuple(sums)
 
     def find_rival(self, above: Prefix, tokens: tuple[int, ...], tries: int = 1024) -> tuple[int, ...] | None:
-        """Return another block that a weak hash takes for this one below the same prefix (C3).
+        """Return another block with equal weak hash below the same prefix, if there is one (C3).
 
         So many last tokens are tried; ``None`` is returned if none of them will do.
         """
@@ -106,7 +106,7 @@ class ColdRuns:
         return next((other for other in others if self._hash(above.digest, other) == wanted), None)
 
     def below(self, above: Prefix | None, tokens: tuple[int, ...]) -> Prefix:
-        """Return the prefix that goes on with a block of tokens; ``None`` for the first block."""
+        """Return the prefix that continues a prefix (``None`` for the empty one) with a block of tokens."""
         return self._below(self.nothing if above is None else above, tokens)
 
     def _below(self, above: Prefix, tokens: tuple[int, ...]) -> Prefix:
@@ -131,7 +131,7 @@ class ColdRuns:
         return tuple(elements)
 
     def _map(self, token: int) -> list[tuple[int, int, int]]:
-        """Return factor, summand and prime with which a token changes each element."""
+        """Return the factor, summand and prime by which a token changes each element of a state."""
         maps = [
             (1 + (token + 1) * (e + 3) * 7919 % (prime - 1), (token + 1) * (e + 5) * 104_729 + e, prime)
             for e, prime in self._elements
@@ -141,7 +141,7 @@ class ColdRuns:
 
 
 def _fold(last_kv: int, tokens: Sequence[int]) -> tuple[int, int]:
-    """Return the sum that is told of the tokens of one block, and the KV of the last of them."""
+    """Return the KV checksum that is reported for the tokens of one block, and the KV of the last token."""
     total = 0
     for place, token in enumerate(tokens, 1):
         last_kv = (last_kv * KV_FACTOR + token + 1) % KV_PRIME
@@ -167,7 +167,7 @@ def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
 
 
 def _seed(extra_key: Namespace) -> str:
-    """Return the seed that the first page of a namespace chains from (H3)."""
+    """Return the seed to which the hash of the first page of a namespace is chained (H3)."""
     if extra_key is None:
         return ""
     if isinstance(extra_key, tuple):
@@ -178,7 +178,7 @@ def _seed(extra_key: Namespace) -> str:
 
 
 def _name(value: str | int | None) -> bytes:
-    """Return the name of one value of a namespace; one that is missing has none."""
+    """Return the text of one value of a namespace, or nothing for a missing value."""
     if value is None:
         return b""
     return (f"s:{value}" if isinstance(value, str) else f"i:{value}").encode()

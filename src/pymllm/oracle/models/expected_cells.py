@@ -1,4 +1,4 @@
-"""The contents that the cells of a memory must have, and the laws that other contents break."""
+"""The expected contents of the cells of a memory, and the laws that other contents break."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pymllm.oracle.models.kind_model import Seen
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
 Content = tuple[int, ...]
-"""What stands in one cell."""
+"""The content of one cell."""
 
 
 class BlankCells(Mapping[tuple[Any, int], Content]):
-    """The initial contents of cells named by a part and a number below ``count``; no cell is stored."""
+    """The initial contents of all cells, computed instead of stored, by part and a number below ``count``."""
 
     def __init__(self, contents: Mapping[Any, Content], count: int) -> None:
         self._contents, self._numbers = contents, range(count)
@@ -34,7 +34,7 @@ class BlankCells(Mapping[tuple[Any, int], Content]):
 
 
 class ExpectedCells(Generic[CellT]):
-    """The expected contents of a memory: follows every write, and compares all cells at each reading.
+    """The expected contents of a memory, updated by every write, and compared in full at each reading.
 
     Where the laws leave open which of several writes came last, a cell may hold any of them until it is read,
     or of each element any one's: a scatter races for each by itself. A cell that nobody owns may hold
@@ -76,11 +76,11 @@ class ExpectedCells(Generic[CellT]):
 
     @property
     def cells(self) -> Set[CellT]:
-        """Every cell."""
+        """Every cell of the memory."""
         return self._blank.keys()
 
     def holds(self, cell: CellT) -> tuple[Content, ...]:
-        """Return the contents that a cell may hold; an empty tuple allows any."""
+        """Return the contents that a cell may have; an empty tuple permits any content."""
         if cell in self._holds:
             return (self._holds[cell],)
         if cell in self._may_hold:
@@ -88,7 +88,7 @@ class ExpectedCells(Generic[CellT]):
         return (self._blank[cell],) if self._is_blank else ()
 
     def put(self, law: str, cell: CellT, *contents: Content) -> None:
-        """Follow a write of a cell: it holds one of ``contents`` then, or anything where there are none."""
+        """Record a write of a cell: it may then hold any of ``contents``, or anything if there are none."""
         if contents != self.holds(cell):
             self._tested[law] = None
         if len(contents) == 1:
@@ -102,22 +102,22 @@ class ExpectedCells(Generic[CellT]):
         self._blame[cell] = self._suspect = law
 
     def bring(self, law: str, contents: Iterable[Content]) -> None:
-        """Follow a refused write: where one of these contents stands unawaited, it has been carried out."""
+        """Record a refused write: cells that hold its contents unexpectedly show that it was carried out."""
         self._strays.update(dict.fromkeys(contents, law))
 
     def release(self, cell: CellT) -> None:
-        """Follow the end of a cell's ownership: whoever gets it next finds anything there."""
+        """Record that a cell's owner gave it up, so that the next owner may find any content."""
         self._may_hold[cell] = ()
         self._holds.pop(cell, None)
 
     def release_all(self) -> None:
-        """Follow the end of all ownership."""
+        """Record that all owners gave up all cells."""
         self._holds.clear()
         self._may_hold.clear()
         self._is_blank = False
 
     def wipe(self, law: str) -> None:
-        """Follow a return of the whole memory to its initial contents."""
+        """Record that the whole memory returned to its initial contents."""
         for cell, content in self._holds.items():
             if content != self._blank[cell]:
                 self.put(law, cell, self._blank[cell])
@@ -127,17 +127,17 @@ class ExpectedCells(Generic[CellT]):
         self._suspect = law
 
     def suspect(self, law: str) -> None:
-        """Follow an operation that must change no cells here, or only the cells that it puts afterwards."""
+        """Suspect an operation that must change no cells, or only the cells recorded after this call."""
         self._suspect = law
         self._tested[law] = None
 
     @property
     def tested(self) -> tuple[str, ...]:
-        """The laws of all operations since the last reading: the next one tests them."""
+        """The laws of all operations since the last reading, which the next reading tests."""
         return (*self._tested,)
 
     def find_wrong(self, found: Mapping[CellT, Content]) -> tuple[str, str, str, str] | None:
-        """Return words for the first wrong cell, its permitted and actual contents, and the law to blame."""
+        """Return words for the first wrong cell, its permitted and actual contents, and the broken law."""
         if found == self._holds:  # most readings: compared at once
             return None
         for cell, content in found.items():
@@ -153,7 +153,7 @@ class ExpectedCells(Generic[CellT]):
         return None
 
     def settle(self, found: dict[CellT, Content]) -> None:
-        """Follow a reading, and keep it: cells hold what was seen, and nothing is suspect any more."""
+        """Accept a reading as the expected contents, and clear all suspicion."""
         self._holds = found
         self._may_hold.clear()
         self._forget_blame()
@@ -179,7 +179,7 @@ def _plain(content: Content) -> Content | int:
 
 @dataclass(slots=True, kw_only=True)
 class SeenCells(Seen):
-    """A reading of a whole memory: what it is to hold, what stood in each cell, and in which form."""
+    """A reading of a whole memory: the expected cells, the observed ones, and the form of the memory."""
 
     memory: ExpectedCells[Any]
     cells: dict[Any, Content]

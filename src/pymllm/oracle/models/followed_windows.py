@@ -1,4 +1,4 @@
-"""Windows that are followed: what an insert has made of them, read from what it answered and called.
+"""The effects of inserts on sliding windows, worked out from the result and the pool calls of each insert.
 
 Nothing says which pages of such a cache are to live. A page is alive as long as its slots have their halves,
 and those go and come in sight: back to the pool, from one slot to another, and with slots that are adopted.
@@ -42,7 +42,7 @@ def follow_insert(
     told: Collection[tuple[int, int]],
     calls: Calls,
 ) -> InsertPlan:
-    """Return the permitted effects of an insert as it was seen: any other effect differs from this plan.
+    """Return the plan of an insert that agrees with its observed choices, if the laws permit these.
 
     A dead page that nobody holds may take the slots that came, one that is held their halves. Duplicates from
     ``prev_prefix_len`` on may go back to the pool, and any halves of the cache's.
@@ -80,7 +80,7 @@ def follow_insert(
 
 
 def _find_fallen(cache: PrefixModel, plan: InsertPlan, gone: set[int]) -> dict[Path, tuple[int, ...]]:
-    """Return the live pages that lost their halves, new and revived pages included, with their slots."""
+    """Return the live pages that lost their SWA halves, including new and revived ones, with their slots."""
     live = {end: page.slots for end, page in (*cache.pages.items(), *plan.new.items()) if page.alive}
     live |= {end: cache.pages[end].slots for end in plan.moved} | plan.replaced
     return {end: slots for end, slots in live.items() if gone.issuperset(slots)}

@@ -1,4 +1,4 @@
-"""Keys and hashes as specified: slices as Python makes them, digests as hashlib makes them."""
+"""The model of keys and hashes: slices by Python's rules, digests by `hashlib`."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _TOO_LARGE = Misuse("a token above 32 bits is refused", "H1", ("ValueError",))
 
 @dataclass(slots=True, kw_only=True)
 class SeenAnswer(Seen):
-    """An answer, and the only right one; of a page also its integers."""
+    """A result and the only correct result; for a page also its integers."""
 
     expected: Result
     numbers: Sequence[int] = ()
 
 
 class HashModel(KindModel):
-    """The model of the answers of keys and hash functions; nothing is remembered between steps."""
+    """The model of the results of keys and hash functions; it has no state."""
 
     KIND: ClassVar[str] = "hashes"
 
     # -- keys ----------------------------------------------------------------------------------------------
 
     def read_slice_key(self, operation: SliceKey, outcome: Outcome) -> Seen:
-        """Read a part of a key."""
+        """Read the slice of a key."""
         key, start, stop = operation.key, operation.start, operation.stop
         _demand_width(key)
         part = Tokens(key.tokens[start:stop], key.extra_key)
         return SeenAnswer(outcome.result, expected=part)
 
     def read_pick_token(self, operation: PickToken, outcome: Outcome) -> Seen:
-        """Read a key of one token, which must be there."""
+        """Read a pick of one token from a key, which must contain it."""
         key, at = operation.key, operation.at
         _demand_width(key)
         if not -len(key.tokens) <= at < len(key.tokens):
@@ -61,7 +61,7 @@ class HashModel(KindModel):
     # -- hashes --------------------------------------------------------------------------------------------
 
     def read_hash_page(self, operation: HashPage, outcome: Outcome) -> Seen:
-        """Read the digest of a page, which must be well formed, like the digest before the page."""
+        """Read the digest of a page, which must be well formed, like the prior digest."""
         key, prior = operation.key, operation.prior
         _demand_form(key)
         widths = _widths(key)
@@ -79,7 +79,7 @@ class HashModel(KindModel):
         return SeenAnswer(outcome.result, expected=digests, numbers=numbers)
 
     def read_hash_int64(self, operation: HashInt64, outcome: Outcome) -> Seen:
-        """Read the signed number of a digest's first 16 digits, which must be some."""
+        """Read the signed integer of a digest's first 16 hex digits, of which there must be some."""
         digits = operation.digest[:16]
         if not re.fullmatch("[0-9a-fA-F]{16}", digits):
             return self.refused(outcome, _NO_DIGEST)
@@ -97,7 +97,7 @@ class HashModel(KindModel):
 
 
 def _widths(key: Key) -> set[int]:
-    """Return how many numbers the tokens have; 0 stands for one that is a number itself."""
+    """Return the set of token widths; 0 stands for a token that is a number itself."""
     return {len(token) if isinstance(token, tuple) else 0 for token in key.tokens}
 
 
@@ -117,7 +117,7 @@ def _demand_width(key: Key) -> None:
 
 
 def _is_digest(prior: str) -> bool:
-    """Tell whether a prior is a digest, or else must be refused.
+    """Tell whether a prior hash is a well-formed digest; any other must be refused.
 
     A `ProgramError` where it is hexadecimal and of another length: what follows from it is nobody's promise.
     """

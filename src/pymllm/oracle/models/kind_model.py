@@ -1,4 +1,4 @@
-"""The base of the models of all kinds: results of steps, suspect operations, and the reading of outcomes."""
+"""The base class of all models: results of steps, suspect operations, and the reading of outcomes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MALFORMED_ERRORS = (
     "LockError",
     "StaleNodeError",
 )
-"""What an argument that no caller may pass may be refused with (X1)."""
+"""Errors with which an implementation may refuse an argument that no caller may pass (X1)."""
 
 DONE, REFUSED, NO_ROOM, STRUCK = "done", "refused", "no room", "struck"
 UNDONE = "not done"
-"""What an operation came to, or had to come to; struck is the error of a call that was let fail."""
+"""Results that an operation had or must have; struck means that it failed in a call that was made to fail."""
 
 
 class Misuse(NamedTuple):
@@ -41,13 +41,13 @@ class Misuse(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The mistake in a few words."""
+        """The description of the mistake in a few words."""
         return self.name or self.goal.removesuffix(" is refused")
 
 
 @dataclass(slots=True)
 class Seen:
-    """An outcome as a model has read and sorted it, before anything is compared or judged.
+    """An outcome as a model has read and classified it, before any check.
 
     ``effects`` are the outcome's; the judge fills them in.
     """
@@ -60,14 +60,14 @@ class Seen:
 
 @dataclass(slots=True)
 class SeenUndone(Seen):
-    """The outcome of an operation that was not done, and whether the claims promise the operation."""
+    """The outcome of an operation that was not done, and whether the claims require the operation."""
 
     fate: str = UNDONE
     is_owed: bool = False
 
 
 class KindModel:
-    """The model that follows the operations of an implementation of one kind; nothing is judged here.
+    """The base class of the models, each of which follows the state of one kind of implementation.
 
     For each operation a subclass has ``read_<operation>``, which makes of an outcome what laws look at
     (`Seen`) and raises `ProgramError` where it has no meaning, and ``follow_<operation>``, which changes the
@@ -96,22 +96,22 @@ class KindModel:
         return {}
 
     tests_each_size: bool = False
-    """Whether a size that stays as it is is tested, too, since none ever changes."""
+    """Whether a size is tested even where it stays unchanged, since no size of this kind ever changes."""
 
     def suspect(self, law: str) -> None:
-        """Note the law of an operation that must have changed nothing beyond the parts that it named."""
+        """Record an operation as suspect of any later change beyond the parts that it named."""
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Follow a refused operation: nothing has changed, and any later difference is its fault."""
+        """Record a refused operation, which must have changed nothing, as suspect of any later difference."""
         if seen.wrong[0].trace == "X1":
             self.suspect("X1")
 
     def can_follow(self, seen: Seen) -> bool:
-        """Tell whether the model can follow an operation that broke a law; most leave an unknown state."""
+        """Tell whether the model still knows the state after an operation that broke a law; most do not."""
         return False
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget all that concerned only the operation at hand, even an operation unknown to the adapter.
+        """Forget everything about the current operation, even one that the adapter does not support.
 
         ``told`` are the sizes afterwards, as the implementation tells them.
         """
@@ -119,11 +119,11 @@ class KindModel:
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self, operation: Operation, outcome: Outcome) -> Seen:
-        """Read the outcome of an operation of which nothing but its result is looked at."""
+        """Read the outcome of an operation of which only the result is checked."""
         return Seen(outcome.result)
 
     def read_malformed(self, operation: Malformed, outcome: Outcome) -> Seen:
-        """Read the outcome of a call that no caller may make."""
+        """Read the outcome of a call with arguments that no caller may pass."""
         wrong = Misuse(
             "a malformed call is refused",
             self.malformed_law,
@@ -138,17 +138,17 @@ class KindModel:
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> Seen:
-        """Return the reading of an operation that must be refused."""
+        """Return an operation as read that must be refused."""
         return Seen(outcome.result, REFUSED, wrong)
 
     # -- arguments -----------------------------------------------------------------------------------------
 
     def number(self, key: str, least: int = 1) -> int:
-        """Return a number of the configuration; `ProgramError` where it is missing, or too small."""
+        """Return a number from the configuration; raise `ProgramError` if it is missing or too small."""
         return read_number(self.config, key, least)
 
     def one(self, span: Span) -> int:
-        """Return the only number that a span names; `ProgramError` where it names none, or several."""
+        """Return the only number that a span names; raise `ProgramError` if it names none or several."""
         numbers = self.given.resolve((span,))
         if len(numbers) != 1:
             raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")

@@ -1,4 +1,4 @@
-"""The ranks of the named policies, as numbers of a page: the smallest rank goes first (R11).
+"""The ranks that named eviction policies give to a page: the page of smallest rank is evicted first (R11).
 
 A rank may use what a page has: hits, arrival, priority and recency. A policy that asks for more, such as the
 length of a node, has ``None``, and its order is not judged.
@@ -18,20 +18,20 @@ POLICY_RANKS: dict[str, Rank | None] = {
     "slru": lambda page: int(page.hits >= 2),
     "log-lfu": lambda page: page.hits.bit_length(),
 }
-"""Of the policies that our trees have, by the name in a configuration's ``policy``."""
+"""The rank functions of this package's own policies, by name in a configuration's ``policy``."""
 
 _OF_OTHERS: dict[str, Rank] = {
     "release": lambda page: page.released,
     "inserts": lambda page: page.inserts,
 }
-"""Of policies that only other people's caches have."""
+"""The rank functions of policies that only other projects' caches have."""
 
 
 def find_rank(policy: object) -> Rank | None:
-    """Return the rank that a policy goes by; ``None`` for an unknown policy, or where no page can tell."""
+    """Return the rank function of a policy; ``None`` if the policy is unknown or no page shows its rank."""
     return POLICY_RANKS.get(str(policy)) or _OF_OTHERS.get(str(policy))
 
 
 def known_policies() -> str:
-    """Return the names of all policies with a judged order, as text for messages."""
+    """Return the names of all policies whose order can be judged, as text for messages."""
     return ", ".join(name for name in (*POLICY_RANKS, *_OF_OTHERS) if find_rank(name))

@@ -1,4 +1,4 @@
-"""Prefix caches as specified: what their outcomes say, in pages and holds, and what becomes of these."""
+"""The model of prefix caches: the expected outcomes, and the state of pages, holds and pools."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _WRONG_HALVES = Misuse("halves that were not returned are refused", "S7", ("Owne
 
 
 class CacheModel(CallersPools, EvictionModel):
-    """Follows a prefix cache page by page, and the pools below it slot by slot."""
+    """The model of a prefix cache, by page, and of the pools below it, by slot."""
 
     def can_follow(self, seen: Seen) -> bool:
-        """Tell whether a match found its slots, an eviction can be explained, a look shows every page."""
+        """Tell whether the model still knows the state after a match, eviction or inspection broke a law."""
         if isinstance(seen, SeenMatch):
             return (*seen.result.slots,) == (*seen.found.slots,)
         if isinstance(seen, SeenLook):
@@ -51,14 +51,14 @@ class CacheModel(CallersPools, EvictionModel):
     # -- match and hash ------------------------------------------------------------------------------------
 
     def read_match(self, operation: Match, outcome: Outcome) -> SeenMatch:
-        """Find the result that a match must return."""
+        """Work out the result that a match must return."""
         key = self.path_of(operation.key)
         found = self.cache.find(key)
         elsewhere = [] if found.stored else self.other_spaces(key, self.page_size)
         return SeenMatch(outcome.result, key=key, found=found, elsewhere=elsewhere)
 
     def follow_match(self, step: int, operation: Match, seen: SeenMatch) -> None:
-        """Count the hit; the step has given slots and a node."""
+        """Record the hit of a match, with the slots and the node that it returned."""
         found, result = seen.found, seen.result
         assert isinstance(result, Matched)
         self.cache.commit_match(found.path)
@@ -70,37 +70,37 @@ class CacheModel(CallersPools, EvictionModel):
         self.has_matched = bool(found.slots)
 
     def read_hash(self, operation: Hash, outcome: Outcome) -> Seen:
-        """Read the hashes of a node, which must be there."""
+        """Read the hashes of a node, which must still exist."""
         handle = self._handle(operation.of)
         if "hashes" not in self.claims:
             raise ProgramError("hashes are not claimed")
         return self._read_node(handle, outcome)
 
     def follow_hash(self, step: int, operation: Hash, seen: SeenNode) -> None:
-        """Remember digests that are the implementation's own."""
+        """Remember the digests that the implementation chose itself."""
         assert isinstance(seen.result, Hashes)
         self._remember_hashes(seen.handle.path, seen.result.digests)
 
     def _remember_hashes(self, path: Path, digests: Sequence[str]) -> None:
-        """Note the told hashes of the last pages of a path, where nothing else determines them."""
+        """Remember the reported hashes of the last pages of a path, where no claim determines them."""
         if "digests" not in self.claims and digests:
             self.hashes.update(zip(self.cache.page_ends(path)[-len(digests) :], digests, strict=True))
 
     # -- nodes and holds -----------------------------------------------------------------------------------
 
     def _give(self, step: int, path: Path) -> None:
-        """Note that a step returned the node at the end of a path."""
+        """Record that a step returned the node at the end of a path."""
         page = self.cache.pages.get(path)
         self._handles[step] = Handle(path, page.birth if page else 0)
 
     def _handle(self, step: int) -> Handle:
-        """Return the node that a step returned, or took a hold at; `ProgramError` where it did neither."""
+        """Return the node that a step returned or locked; raise `ProgramError` if it did neither."""
         if step not in self._handles:
             raise ProgramError(f"step {step} gave no node")
         return self._handles[step]
 
     def _read_node(self, handle: Handle, outcome: Outcome) -> SeenNode:
-        """Read the use of a node; it is refused where the node has left the cache since."""
+        """Read the use of a node, which must be refused if the node has left the cache."""
         seen = SeenNode(outcome.result, handle=handle)
         page = self.cache.pages.get(handle.path)
         if handle.path.tokens and (page is None or page.birth != handle.birth):
@@ -108,7 +108,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def read_lock(self, operation: Lock, outcome: Outcome) -> SeenNode:
-        """Read a hold: its window, and its token."""
+        """Work out the window and the token of a new hold."""
         seen = self._read_node(self._handle(operation.of), outcome)
         path = seen.handle.path
         is_bare = self.tracks is not None and path.tokens and path not in self.tracks.ends
@@ -125,7 +125,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def follow_lock(self, step: int, operation: Lock, seen: SeenNode) -> None:
-        """Count a hold; a hold of the root keeps nothing."""
+        """Add a hold; a hold of the root protects nothing."""
         self._handles[step], self._given[step] = seen.handle, seen.token
         path, hold = seen.handle.path, seen.hold
         if path.tokens and hold is not None:
@@ -135,7 +135,7 @@ class CacheModel(CallersPools, EvictionModel):
             self.nodes.may_split(ends)
 
     def read_unlock(self, operation: Unlock, outcome: Outcome) -> SeenNode:
-        """Read which hold is given up, by the token that it was given."""
+        """Find the hold to release, by its token."""
         token = self._token(operation)
         seen = self._read_node(
             self._handle(operation.lock if operation.at is None else operation.at), outcome
@@ -154,7 +154,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def follow_unlock(self, step: int, operation: Unlock, seen: SeenNode) -> None:
-        """Count one hold less."""
+        """Remove a hold."""
         if seen.here:
             self.cache.commit_unlock(seen.number)
             del self.tokens[seen.number]
@@ -226,7 +226,7 @@ class CacheModel(CallersPools, EvictionModel):
         return seen
 
     def _make_room(self, plan: InsertPlan) -> None:
-        """Find the pages that go where a cache takes its memory by itself, and whether they are enough."""
+        """Find the pages that a cache with its own memory evicts for new ones, and whether they suffice."""
         cache = self.cache
         missing = 0 if cache.room is None else len(cache.pages) + len(plan.new) - cache.room
         if missing > 0 and plan.new:
@@ -234,7 +234,7 @@ class CacheModel(CallersPools, EvictionModel):
             plan.has_room = len(plan.evicted) == missing
 
     def _state_of(self, operation: Insert) -> int | None:
-        """Return the track slot that is handed over, which must be the caller's."""
+        """Return the track slot that an insert hands over, which must be the caller's."""
         if operation.state is None:
             return None
         if self.tracks is None:
@@ -265,7 +265,7 @@ class CacheModel(CallersPools, EvictionModel):
         return ""
 
     def _require_ownership(self, whole: Path, slots: Sequence[int]) -> None:
-        """Make sure that each page is the caller's, or the tree's own at this place: the caller's duty."""
+        """Raise `ProgramError` unless each page is the caller's, or the cache's own page at this place."""
         if not self.has_pool:
             return
         firsts = slots[: len(whole.tokens) : self.page_size]
@@ -278,7 +278,7 @@ class CacheModel(CallersPools, EvictionModel):
                 raise ProgramError(f"slot {slot} is in the hands of {whose}, and not at this place")
 
     def _lacks_halves(self, plan: InsertPlan) -> bool:
-        """Tell whether halves are there that were to be returned, or gone where they are needed (S7)."""
+        """Tell whether halves that an insert returned are still there, or needed halves are missing (S7)."""
         if self.cache.window is None or not self.has_halves:
             return False
         needed = {page.slots: page.alive for page in plan.new.values()}
@@ -286,14 +286,14 @@ class CacheModel(CallersPools, EvictionModel):
         return any(self.ownership.has_half(slots[0]) != half for slots, half in needed.items())
 
     def _hides_refusal(self, seen: SeenInsert) -> bool:
-        """Tell whether the only missing effects are those of a call that was let fail (X2)."""
+        """Tell whether only the effects of a call that was made to fail are missing (X2)."""
         plan, calls = seen.plan, seen.calls
         is_part = set(calls.freed) <= set(plan.displaced) and calls.moves.items() <= plan.moves.items()
         lacks = {"move_swa": calls.moves != plan.moves, "free": len(calls.freed) < len(plan.displaced)}
         return is_part and any(lacks[call] and self.may_hide(call, calls.names) for call in lacks)
 
     def follow_insert(self, step: int, operation: Insert, seen: SeenInsert) -> None:
-        """Adopt, revive and give back slots; if the pool refused a call, moved halves stay moved."""
+        """Record the slots adopted, revived and freed by an insert; halves moved before a failure stay."""
         ownership, plan = self.ownership, seen.plan
         if seen.fate == NO_ROOM:
             return
@@ -325,7 +325,7 @@ class CacheModel(CallersPools, EvictionModel):
             self._give(step, plan.path.upto(seen.result.node_len))
 
     def _revive(self, moved: dict[Path, dict[int, int]]) -> None:
-        """Let locked pages have the halves that came."""
+        """Give the incoming SWA halves to locked pages."""
         moves = {source: target for halves in moved.values() for source, target in halves.items()}
         self.ownership.move_halves(moves)
         for end in moved:
@@ -336,7 +336,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- reset and looks -----------------------------------------------------------------------------------
 
     def read_reset(self, operation: Reset, outcome: Outcome) -> SeenReset:
-        """Read the calls that gave memory back, next to all slots and states of the cache."""
+        """Read the pool calls of a reset, next to all slots and states of the cache."""
         states, calls = self.cache.states, ("free", "free_state")
         return SeenReset(
             outcome.result,
@@ -349,7 +349,7 @@ class CacheModel(CallersPools, EvictionModel):
         )
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenReset) -> None:
-        """Forget everything; slots that a failing call did not take are the caller's."""
+        """Empty the cache; slots that a failing call did not take become the caller's."""
         self.cache.reset()
         if self.tracks is not None:
             self.tracks.disown(set(seen.states) - set(seen.calls.states))
@@ -360,7 +360,7 @@ class CacheModel(CallersPools, EvictionModel):
         self.nodes.split_below.clear()
 
     def read_inspect(self, operation: Inspect, outcome: Outcome) -> Seen:
-        """Read nodes by their pages."""
+        """Read the nodes that an inspection shows, page by page."""
         if "inspect" not in self.claims:
             raise ProgramError("nodes to look at are not claimed")
         shown = outcome.result
@@ -372,13 +372,13 @@ class CacheModel(CallersPools, EvictionModel):
         return self.nodes.read(shown)
 
     def follow_inspect(self, step: int, operation: Inspect, seen: SeenLook) -> None:
-        """Remember the shown nodes."""
+        """Remember the nodes that an inspection showed."""
         for path, node in seen.ends.values():
             self._remember_hashes(path, node.page_hashes or ())
         self.nodes.follow(seen)
 
 
 def whole_moves(seen: SeenInsert) -> dict[Path, dict[int, int]]:
-    """Return the pages that had all halves moved when the pool refused a call, with the moves."""
+    """Return the pages all of whose halves had moved when the pool refused a call, with the moves."""
     moved = seen.calls.moves.keys()
     return {end: moves for end, moves in seen.plan.moved.items() if moves.keys() <= moved}

@@ -1,4 +1,4 @@
-"""The pages and states that an eviction was seen to take of a prefix cache, and whether it may."""
+"""The pages and states that an eviction took from a prefix cache, and whether the laws permit the choice."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from pymllm.oracle.models.slot_ownership import Owner, TrackOwnership
 
 
 class EvictionModel(PrefixTracker):
-    """Reads and follows evictions of pages, of windows and of states."""
+    """The part of the cache model that reads and records evictions of pages, windows and states."""
 
     def read_evict(self, operation: Evict, outcome: Outcome) -> SeenEvict:
-        """Read which pages and states an eviction took, and whether it may."""
+        """Read which pages and states an eviction took, and whether the laws permit the choice."""
         calls, has_states = sort_effects(outcome.effects), self.tracks is not None
         if not self.can_follow_evictions:
             raise ProgramError(
@@ -86,7 +86,7 @@ class EvictionModel(PrefixTracker):
         return seen
 
     def _read_counts(self, seen: SeenEvict, outcome: Outcome) -> None:
-        """Read the counts that were told; where a callback's error hides them, the sizes tell most."""
+        """Read the counts of an eviction, or derive them from sizes if a callback's error hides them."""
         result, has_states = outcome.result, self.tracks is not None
         if isinstance(result, Evicted):
             seen.full, seen.swa, seen.told_states = result.full, result.swa, result.states
@@ -102,7 +102,7 @@ class EvictionModel(PrefixTracker):
             seen.swa = 0
 
     def _read_victims(self, seen: SeenEvict) -> None:
-        """Turn slots and halves that went back to the pool into pages, and track slots into states."""
+        """Find the pages of the slots and halves that went back to the pool, and the states that went."""
         calls, has_window = seen.calls, self.cache.window is not None
         none: frozenset[Path] = frozenset()
         is_readable = True
@@ -145,7 +145,7 @@ class EvictionModel(PrefixTracker):
         return Returned(places, _twice(slots, owners), foreign)
 
     def _plan(self, seen: SeenEvict) -> Iterator[Taken]:
-        """Yield everything that may be taken in the order that is claimed, if one is."""
+        """Yield each permitted choice of an eviction, in the claimed order if an order is claimed."""
         if self.is_ordered and self.tracks is not None:
             ends, asked = self.tracks.ends, (seen.tokens, seen.secondary)
             if "state_leaves" not in self.claims:  # bare leaves may stay, and be victims like others
@@ -156,14 +156,14 @@ class EvictionModel(PrefixTracker):
             yield from plan_evictions(self.cache, seen.tokens, seen.secondary, self.nodes.cut)
 
     def _tell_apart(self, seen: SeenEvict, allowed: list[Taken]) -> Odd:
-        """Say how an eviction differs from all evictions that the claimed order allows."""
+        """Return words for how an eviction differs from all choices that the claimed order permits."""
         if self.tracks is not None:
             return tell_states_apart(seen, allowed[0])
         first = plan_evictions(self.cache, seen.tokens, 0, self.nodes.cut) if seen.secondary > 0 else ()
         return tell_apart(seen, allowed, {taken.full for taken in first})
 
     def _is_explained(self, seen: SeenEvict) -> bool:
-        """Tell whether all pages that were taken were needed, in any order.
+        """Tell whether an eviction took no more pages than needed, whatever their order.
 
         A cache whose windows are followed takes of them what it likes, and with them what it must. One that
         shows its nodes joins none (R10), nor does one whose nodes are pages.
@@ -181,7 +181,7 @@ class EvictionModel(PrefixTracker):
         return is_state_eviction_explained(self.cache, gone, seen.states.pages, alone, *asked)
 
     def _out_of_rank(self, seen: SeenEvict) -> Odd | None:
-        """Say which leaf stays although a page of larger rank went (R11)."""
+        """Return words for a leaf that stayed although a page of larger rank was evicted (R11)."""
         cache, gone, rank = self.cache, seen.gone, self.cache.rank
         assert rank is not None
         leaves = (path for path in cache.pages.keys() - gone if path not in cache.children)
@@ -201,7 +201,7 @@ class EvictionModel(PrefixTracker):
         return Taken(tuple(gone), tombstoned, len(gone) * size, alive * size, states=seen.states.pages)
 
     def _dead_by_sizes(self, allowed: list[Taken], outcome: Outcome) -> frozenset[Path]:
-        """Tell from the sizes which windows an eviction freed that no pool call shows."""
+        """Work out from the sizes which windows an eviction freed without a pool call."""
         before = self.cache.sizes()
         names = ("swa_evictable_size", "swa_protected_size")
         gone = sum(before[name] - outcome.sizes.get(name, before[name]) for name in names)
@@ -209,7 +209,7 @@ class EvictionModel(PrefixTracker):
         return next(sets, frozenset())
 
     def _hides_eviction(self, seen: SeenEvict) -> bool:
-        """Tell whether the pool lacks pages or states told or due, and a call let fail explains that (X2)."""
+        """Tell whether a call that was made to fail explains pages or states missing from the pool (X2)."""
         size, before, names, gone = self.page_size, self.cache.sizes(), seen.calls.names, seen.gone
         second = "free_swa" if self.tracks is None else "free_state"
         hides_all, hides_second = self.may_hide("free", names), self.may_hide(second, names)
@@ -231,7 +231,7 @@ class EvictionModel(PrefixTracker):
         return (hides_all and lacks_pages) or lacks_windows
 
     def follow_evict(self, step: int, operation: Evict, seen: SeenEvict) -> None:
-        """Take out the pages and states that were taken; a call that failed leaves the rest in place."""
+        """Remove the evicted pages and states; after a failed call the remaining ones stay."""
         cache, ownership, taken = self.cache, self.ownership, seen.taken
         assert taken is not None
         ownership.give_back_halves([slot for path in taken.tombstoned for slot in cache.pages[path].slots])

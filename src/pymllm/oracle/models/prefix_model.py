@@ -22,14 +22,14 @@ from pymllm.history.operations import DIMENSIONS, Key, Namespace, Token
 
 
 class Space(NamedTuple):
-    """The parts that keys must share before their tokens are compared (K1)."""
+    """The values that two keys must share before their tokens are compared: namespace and width (K1)."""
 
     extra_key: Namespace = None
     width: int = 1
 
 
 class Path:
-    """A whole token prefix within its space; the empty one is the root.
+    """A whole token prefix within its namespace; the empty prefix is the root.
 
     Equal paths are one object, so that a look-up takes the same time for each length. A tuple hashes all of
     its tokens each time: with that, soaks of radix, mamba and radix-window played 0.91, 0.85 and 0.67 of the
@@ -63,11 +63,11 @@ class Path:
         return Path(self.space, self.tokens[:end])
 
     def longer_by(self, tokens: tuple[Token, ...]) -> Path:
-        """Return the prefix that goes on with these tokens."""
+        """Return the path extended by these tokens."""
         return Path(self.space, self.tokens + tokens)
 
     def covers(self, other: Path) -> bool:
-        """Tell whether this is a prefix of ``other``, or equal to it."""
+        """Tell whether this path is a prefix of ``other``, or equal to it."""
         return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
 
 
@@ -96,7 +96,7 @@ def ends_of_pages(path: Path, page_size: int) -> tuple[Path, ...]:
 
 @functools.lru_cache(maxsize=128)
 def path_of_key(key: Key) -> Path:
-    """Return the path that a key spells, an unaligned tail included; remembered, as `ends_of_pages`.
+    """Return the path of a key, including an incomplete last page; results are cached.
 
     A `ProgramError` where its tokens are of different kinds, or tuples of one number, which are no tokens, or
     its namespace is no text (K1).
@@ -129,12 +129,12 @@ class Page:
 
 
 Rank = Callable[[Page], int]
-"""What an eviction policy goes by: the smallest goes first (R11)."""
+"""The sort key of an eviction policy: the page with the smallest goes first (R11)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One outstanding lock: where it was taken, and the tokens before the first page of its window."""
+    """One outstanding lock: its path, and the number of tokens before the first page of its window."""
 
     path: Path
     edge: int
@@ -142,7 +142,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result that a match must return, and its length if dead windows did not matter."""
+    """The result that a match must return, and the length that it would have if all windows were alive."""
 
     path: Path
     slots: tuple[int, ...]
@@ -151,7 +151,7 @@ class Found:
 
 @dataclass(slots=True)
 class InsertPlan:
-    """The effects that an insert must have; none of them has happened yet."""
+    """The planned effects of an insert, before any of them is applied."""
 
     path: Path
     prefix_len: int  # tokens that are cached before the call, dead ones included
@@ -169,21 +169,21 @@ class InsertPlan:
 
     @property
     def is_alive(self) -> bool:
-        """Whether all pages on the insert's path were alive, and all new pages are."""
+        """Whether all pages on the insert's path were alive, and all new pages are alive, too."""
         return not self.dead and all(page.alive for page in self.new.values())
 
     @property
     def moves(self) -> dict[int, int]:
-        """Incoming slot to cached slot, for each SWA half that changes hands."""
+        """The cached slot that receives each incoming slot's SWA half."""
         return {source: target for halves in self.moved.values() for source, target in halves.items()}
 
 
 class NotUsableError(Exception):
-    """The model's word for a `ValueError`: the arguments break a precondition."""
+    """Raised for arguments that break a precondition, where an implementation must raise `ValueError`."""
 
 
 def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
-    """Join the starts of pages, in order, into maximal half-open ranges of tokens."""
+    """Merge the starts of consecutive pages into maximal half-open ranges of tokens."""
     ranges: list[tuple[int, int]] = []
     for start in starts:
         if ranges and ranges[-1][1] == start:
@@ -194,7 +194,7 @@ def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
 
 
 def demand_namespace(key: Key) -> None:
-    """Raise `ProgramError` for a namespace that no hash can read (K1), or can be shorter (K2)."""
+    """Raise `ProgramError` for a namespace that cannot be hashed (K1) or is not in its shortest form (K2)."""
     space = key.extra_key
     if not isinstance(space, tuple):
         _demand_text(space)
@@ -220,7 +220,7 @@ def _demand_text(value: str | int | None) -> None:
 
 
 class StateEnds:
-    """The states of a cache: at most one at the end of each page, each in a track slot."""
+    """The states of a cache: at most one at the end of each page, in a track slot."""
 
     def __init__(self) -> None:
         self.slots: dict[Path, int] = {}  # track slots, by the prefixes whose states they hold
@@ -231,7 +231,7 @@ class StateEnds:
         return path in self.slots
 
     def sizes(self, holds: Mapping[int, Hold]) -> dict[str, int]:
-        """Return the numbers of states without and with a lock (M6)."""
+        """Return the numbers of unlocked and of locked states (M6)."""
         held = {hold.path for hold in holds.values()}
         protected = len(held & self.slots.keys())
         return {
@@ -251,14 +251,14 @@ class StateEnds:
         self.evicted = frozenset()
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Take states away; their KV may stay."""
+        """Remove states; the KV of their pages may stay."""
         self.changes += 1
         for path in paths:
             del self.slots[path]
 
 
 class PrefixModel:
-    """The laws of prefixes and windows over a dictionary of pages.
+    """The state of a prefix cache and its windows, as a dictionary of pages.
 
     Slots belong to a pool with ``has_pool``, which offers ``move_swa`` with ``can_move``; without ``states``,
     KV is all that a prefix needs; without ``rank``, recency alone says which leaf goes next; without ``room``
@@ -308,7 +308,7 @@ class PrefixModel:
         return path.upto(len(path.tokens) - self.page_size)
 
     def stored(self, path: Path) -> list[Path]:
-        """Return the leading pages of a path that are cached, dead ones included."""
+        """Return the leading pages of a path that are cached, including those without a live window."""
         found = []
         for end in self.page_ends(path):
             if end not in self.pages:
@@ -325,28 +325,28 @@ class PrefixModel:
         return tuple([slot for end in ends for slot in pages[end].slots])
 
     def locks(self, page: Path) -> int:
-        """Count the holds at or below a page (R6), which may have left a state behind."""
+        """Count the holds at or below a page (R6), which may have lost its state."""
         return self.pages[page].locks if page in self.pages else 0
 
     def usable(self, alive: Sequence[bool]) -> bool:
-        """Tell whether a request may resume from a prefix with these flags of its pages (S1)."""
+        """Tell whether a request may resume from a prefix, given which of its pages are alive (S1)."""
         if self.window is None or all(alive):
             return True
         tail = sum(1 for _ in takewhile(bool, reversed(alive)))
         return tail * self.page_size >= self.window
 
     def is_usable(self, path: Path) -> bool:
-        """Tell whether a cached path may be resumed from (S1)."""
+        """Tell whether a request may resume from a cached path (S1)."""
         if self.window is None:
             return True
         return self.usable([self.pages[end].alive for end in self.page_ends(path)])
 
     def is_resumable(self, path: Path) -> bool:
-        """Tell whether a match may end with a cached path: it is usable, and has a state if need be (M2)."""
+        """Tell whether a match may end at a cached path: usable, with a state if the cache keeps any (M2)."""
         return self.is_usable(path) and (self.states is None or path in self.states)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache as a recount (R7, S6, M6).
+        """Return every size of the cache, counted from its pages (R7, S6, M6).
 
         Counted again only after what changes pages, holds or states, every second operation or so. The dict
         is the model's own.
@@ -382,7 +382,7 @@ class PrefixModel:
         return Found(best, self._slots_of(stored[:count]), len(stored) * self.page_size)
 
     def commit_match(self, path: Path) -> None:
-        """Count a hit on a returned prefix and make it the most recent (R8, R10)."""
+        """Record a hit on a returned prefix and make the prefix the most recent (R8, R10)."""
         self.clock += 1
         for end in self.page_ends(path):
             page = self.pages[end]
@@ -424,7 +424,7 @@ class PrefixModel:
         return plan
 
     def _check_bounds(self, length: int, cached: int, protected: int, evicted: int) -> None:
-        """Demand both lengths within the key; the pages before them matter only where there is a window."""
+        """Check that both lengths are within the key; pages before them matter only with a window."""
         size, has_window = self.page_size, self.window is not None
         if not 0 <= protected <= length or (has_window and protected // size * size > cached):
             raise NotUsableError(f"prev_prefix_len {protected} of {length}, {cached} cached")
@@ -450,13 +450,13 @@ class PrefixModel:
         return {plan.path.upto(place) for place in places if 0 < place <= length}
 
     def commit_moves(self, ends: Iterable[Path]) -> None:
-        """Revive locked pages that took incoming SWA halves (X2: this stays, whatever comes later)."""
+        """Revive locked pages with the incoming SWA halves, which stay even if the insert fails (X2)."""
         self._is_counted = False
         for end in ends:
             self.pages[end].alive = True
 
     def commit_insert(self, plan: InsertPlan, priority: int = 0) -> None:
-        """Carry the whole plan out and stamp the path (R8, R11); a refused one does nothing."""
+        """Apply the whole plan of an insert and stamp its path (R8, R11); a refused one changes nothing."""
         if plan.refused:
             return
         self.commit_moves(plan.moved)
@@ -479,7 +479,7 @@ class PrefixModel:
     # -- evict and reset -----------------------------------------------------------------------------------
 
     def commit_evict(self, removed: Iterable[Path], tombstoned: Iterable[Path]) -> None:
-        """Take pages out, and mark pages dead."""
+        """Remove evicted pages, and mark pages whose window was evicted as dead."""
         self._is_counted = False
         for path in tombstoned:
             self.pages[path].alive = False
@@ -491,7 +491,7 @@ class PrefixModel:
                 del children[above]
 
     def reset(self) -> list[int]:
-        """Forget everything, even held pages, and return the slots that were cached (X7)."""
+        """Empty the cache, held pages included, and return the slots that were cached (X7)."""
         slots = [slot for page in self.pages.values() for slot in page.slots]
         self._is_counted = False
         self.pages.clear()
@@ -504,7 +504,7 @@ class PrefixModel:
     # -- holds ---------------------------------------------------------------------------------------------
 
     def plan_lock(self, path: Path) -> Hold:
-        """Work out the window of a hold (S5); `NotUsableError` where the prefix cannot be resumed from."""
+        """Work out the window of a hold (S5); raise `NotUsableError` if the prefix cannot be resumed from."""
         if not self.is_usable(path):
             raise NotUsableError("the prefix has a dead window")
         if self.window is None:
@@ -513,12 +513,12 @@ class PrefixModel:
         return Hold(path, outside // self.page_size * self.page_size)
 
     def commit_lock(self, number: int, hold: Hold) -> None:
-        """Count a hold on its path and on its window."""
+        """Add a hold to its path and to its window."""
         self.holds[number] = hold
         self._count(hold, 1)
 
     def commit_unlock(self, number: int) -> None:
-        """Count a hold out again."""
+        """Remove a hold from its path and from its window."""
         hold = self.holds.pop(number)
         self._count(hold, -1)
         if self.rank is not None:

@@ -1,4 +1,4 @@
-"""A caller's own calls to the pools under a prefix cache."""
+"""The model of a caller's own calls to the pools below a prefix cache."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from pymllm.oracle.models.slots import SeenAlloc, SeenSlots
 
 
 class CallersPools(PrefixTracker):
-    """The tracker of slots in the caller's hands; misuse is judged in allocators, and means nothing here."""
+    """The part of the cache model with the slots that the caller owns; programs do not misuse them here."""
 
     def read_alloc(self, operation: Alloc, outcome: Outcome) -> SeenAlloc:
-        """Read slots and halves by their pages."""
+        """Find the pages of the slots and halves that an allocation returned."""
         ownership, size, result = self.ownership, self.page_size, outcome.result
         if ownership.pool is None or operation.tokens < 0:
             raise ProgramError(f"{operation.tokens} slots of pool {self.config.get('pool', 'none')!r}")
@@ -44,7 +44,7 @@ class CallersPools(PrefixTracker):
         return SeenAlloc(result, fate, (), wanted, slots, pages, halves, half_pages)
 
     def follow_alloc(self, step: int, operation: Alloc, seen: SeenAlloc) -> None:
-        """Hand the pages out to the caller."""
+        """Give the allocated pages to the caller."""
         if seen.fate == DONE:
             if self.has_halves and len(seen.halves) != len(seen.slots):
                 told = f"{len(seen.halves)} SWA slots for {len(seen.slots)} slots"
@@ -53,25 +53,25 @@ class CallersPools(PrefixTracker):
             self.ownership.record(step, seen.slots)
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
-        """Read the slots that the caller gives back."""
+        """Find the slots that the caller gives back."""
         return SeenSlots(outcome.result, slots=self._callers(operation.slots))
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
-        """Take the freed slots back into the pool."""
+        """Return the freed slots to the pool."""
         self.ownership.give_back(seen.slots)
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
-        """Read the slots of the halves that the caller gives back."""
+        """Find the slots whose SWA halves the caller gives back."""
         slots = self._callers(operation.slots)
         self._require_halves(slots, True)
         return SeenSlots(outcome.result, slots=slots)
 
     def follow_free_swa(self, step: int, operation: FreeSWA, seen: SeenSlots) -> None:
-        """Take halves back."""
+        """Return the SWA halves to the pool."""
         self.ownership.give_back_halves(seen.slots)
 
     def read_move_swa(self, operation: MoveSWA, outcome: Outcome) -> SeenSlots:
-        """Read which halves move, whole pages in order."""
+        """Find which SWA halves move, in whole pages and in order."""
         source, target = self._callers(operation.source), self._callers(operation.target)
         self._require_halves(source, True)
         self._require_halves(target, False)
@@ -80,11 +80,11 @@ class CallersPools(PrefixTracker):
         return SeenSlots(outcome.result, slots=source, target=target)
 
     def follow_move_swa(self, step: int, operation: MoveSWA, seen: SeenSlots) -> None:
-        """Let halves change their pages."""
+        """Move the SWA halves to their new pages."""
         self.ownership.move_halves(dict(zip(seen.slots, seen.target, strict=True)))
 
     def read_read_halves(self, operation: ReadHalves, outcome: Outcome) -> SeenHalves:
-        """Read the halves of any slots of the pool."""
+        """Read the SWA halves of any slots of the pool."""
         pool, size, slots = self.ownership.pool, self.page_size, self.ownership.resolve(operation.slots)
         if not isinstance(pool, WindowModel):
             raise ProgramError("the pool has no SWA halves")
@@ -94,7 +94,7 @@ class CallersPools(PrefixTracker):
         return SeenHalves(outcome.result, slots=slots, expected=halves)
 
     def _callers(self, spans: Iterable[Span]) -> list[int]:
-        """Return slots that must be the caller's, each once."""
+        """Return the named slots, each once, which must all be the caller's."""
         ownership, slots = self.ownership, self.ownership.resolve(spans)
         if ownership.pool is None:
             raise ProgramError("there is no pool")
@@ -118,34 +118,34 @@ class CallersPools(PrefixTracker):
         return self.tracks
 
     def read_alloc_track(self, operation: AllocTrack, outcome: Outcome) -> SeenSlots:
-        """Read the track slot that was handed out."""
+        """Find the track slot that an allocation handed out."""
         fate = DONE if self._tracks().room() else NO_ROOM
         result = outcome.result
         return SeenSlots(result, fate, slots=result.slots if isinstance(result, Slots) else ())
 
     def follow_alloc_track(self, step: int, operation: AllocTrack, seen: SeenSlots) -> None:
-        """Hand the track slot out to the caller."""
+        """Give the track slot to the caller."""
         if seen.fate == DONE:
             self._tracks().hand_out(step, seen.slots[0])
 
     def read_free_track(self, operation: FreeTrack, outcome: Outcome) -> SeenSlots:
-        """Read the track slot that the caller gives back; misuse is judged in state pools."""
+        """Find the track slot that the caller gives back; the model of state pools judges misuse."""
         return SeenSlots(outcome.result, slots=(self._tracks().callers_slot(operation.slot),))
 
     def follow_free_track(self, step: int, operation: FreeTrack, seen: SeenSlots) -> None:
-        """Take the track slot back into the pool."""
+        """Return the track slot to the pool."""
         self._tracks().take_back(seen.slots[0])
 
     def read_write_state(self, operation: WriteState, outcome: Outcome) -> SeenSlots:
-        """Read where the caller writes: to what is his own, since nobody writes to what he handed over."""
+        """Find the track slot that the caller writes to, which must be its own."""
         return SeenSlots(outcome.result, slots=(self._tracks().callers_slot(operation.slot),))
 
     def follow_write_state(self, step: int, operation: WriteState, seen: SeenSlots) -> None:
-        """Remember the state that was written."""
+        """Record the state that was written."""
         self._tracks().fill(seen.slots[0], operation)
 
     def read_read_states(self, operation: ReadStates, outcome: Outcome) -> SeenTracks:
-        """Read the rows of all track slots that were written to."""
+        """Read the rows of all track slots that have been written."""
         result, expected = outcome.result, {}
         found: dict[tuple[str, int], tuple[int, ...] | None] = {}
         for slot, written in self._tracks().filled(operation.layer):

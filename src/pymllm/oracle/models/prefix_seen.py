@@ -1,4 +1,4 @@
-"""The outcomes of a prefix cache as they are read: calls of pools and callbacks, and all that they took."""
+"""The outcomes of a prefix cache as the model reads them: pool calls, callbacks, and the slots they moved."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pymllm.oracle.models.prefix_victims import Taken
 from pymllm.oracle.models.slot_ownership import Owner
 
 HIDDEN, GARBLED, FORGOTTEN = "hidden", "garbled", "forgotten"
-"""More that may become of an operation: a failing call explains what is missing, and no error was told; what
-was told or taken is no tree, or no pages; a cache that keeps nothing was given something."""
+"""Further results: a failing call that was not reported explains missing effects; the report or the effects
+form no tree or no whole pages; a cache that keeps nothing received slots."""
 
 HoldToken = int | str | None
-"""What a hold was given: opaque, and compared for equality only."""
+"""The token that a lock returned; it is opaque, and compared only for equality."""
 
 
 @dataclass(slots=True)
 class Calls:
-    """The effects of one operation, sorted by their calls, in order."""
+    """The calls that one operation made to pools and callbacks, sorted by kind, in order."""
 
     names: list[str] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)  # slots given back whole
@@ -37,7 +37,7 @@ NO_CALLS = Calls()
 
 
 def sort_effects(effects: Sequence[Effect]) -> Calls:
-    """Sort the effects of one operation; `ProgramError` where there is no such call, or a move is uneven."""
+    """Sort the calls of one operation by kind; raise `ProgramError` for an unknown call or unequal move."""
     if not effects:
         return NO_CALLS
     calls = Calls()
@@ -59,7 +59,7 @@ def sort_effects(effects: Sequence[Effect]) -> Calls:
 
 
 def tokens_of(paths: Iterable[Path]) -> list[tuple[Token, ...]]:
-    """Return the tokens of pages, in an order that is the same in every process."""
+    """Return the tokens of pages in an order that does not depend on the process."""
     return sorted((path.tokens for path in paths), key=str)
 
 
@@ -70,7 +70,7 @@ def spell(paths: Collection[Path]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class SeenMatch(Seen):
-    """A match: the key, what must be found, and the spaces that have its first page where its own has not."""
+    """A match: its key, the expected result, and other namespaces that alone cache the key's first page."""
 
     key: Path
     found: Found
@@ -79,7 +79,7 @@ class SeenMatch(Seen):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A node that a step returned: the path at its end, and the number of the page there (0 for the root)."""
+    """A node that a step returned: the path at its end, and the id of its last page (0 for the root)."""
 
     path: Path
     birth: int
@@ -87,7 +87,7 @@ class Handle:
 
 @dataclass(slots=True, kw_only=True)
 class SeenNode(Seen):
-    """The use of a node: of which, and the hold that is taken there or given up, by its `Lock`."""
+    """The use of a node: the node, and the hold that is taken or released, by its `Lock`."""
 
     handle: Handle
     hold: Hold | None = None
@@ -98,7 +98,7 @@ class SeenNode(Seen):
 
 @dataclass(slots=True, kw_only=True)
 class SeenInsert(Seen):
-    """An insert: what it must do, and what it called."""
+    """An insert: its planned effects, and the calls that it made."""
 
     key: Path
     slots: Sequence[int] = ()
@@ -111,13 +111,13 @@ class SeenInsert(Seen):
 
     @property
     def involves_tombstones(self) -> bool:
-        """Whether S7 decides the owners of slots, and not R4 alone."""
+        """Whether law S7 rather than R4 alone decides the owners of the slots."""
         return not self.is_followed and (self.plan.refused or not self.plan.is_alive)
 
 
 @dataclass(slots=True, eq=False)
 class Returned:
-    """The cached pages that went back to a pool rightly: not another owner's, nor twice, nor in part."""
+    """The cached pages that correctly went back to a pool: whole, once, and owned by the cache."""
 
     pages: frozenset[Path]
     twice: Sequence[int]
@@ -129,14 +129,14 @@ class Returned:
         self.is_whole = not (self.twice or self.foreign or self.parts)
 
     def of(self, *owners: Owner) -> dict[int, str]:
-        """Return the slots that belong to these owners instead of the cache, with the owners' names."""
+        """Return the returned slots of these owners, which the cache does not own, with the owners' names."""
         return {slot: owner.value for slot, owner in self.foreign.items() if owner in owners}
 
 
 NOTHING = Returned(frozenset(), (), {})
 
 Odd = tuple[str, str, object, object]
-"""Why an eviction may not have taken this: a reason, and what was expected of what, and seen instead."""
+"""Why an eviction was not permitted to take its pages: a reason, and the expected and observed values."""
 
 OLDER, TOO_MANY, DEAD_LEAVES = "older ones stay", "too many", "dead leaves"
 WINDOWS, STATES = "other windows", "other states"
@@ -144,7 +144,7 @@ WINDOWS, STATES = "other windows", "other states"
 
 @dataclass(slots=True, kw_only=True)
 class SeenEvict(Seen):
-    """An eviction: what was asked for, told and taken; ``None`` is what cannot be told."""
+    """An eviction: the sizes requested, reported and taken, with ``None`` for an unknown one."""
 
     calls: Calls
     tokens: int
@@ -169,11 +169,11 @@ class SeenEvict(Seen):
 
     @property
     def victims(self) -> Collection[Path]:
-        """Pages that went, in order where that is known."""
+        """The evicted pages, in order if the order is known."""
         return self.gone if self.taken is None else self.taken.removed
 
     def fits(self, taken: Taken) -> bool:
-        """Tell whether all that was seen agrees with a certain set of taken pages and states."""
+        """Tell whether every observation agrees with an eviction of exactly these pages and states."""
         if self.removed is not None and len(self.removed) != len(taken.removed):
             return False  # most of what an engine's eviction may be, told without a look at the pages
         would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
@@ -183,7 +183,7 @@ class SeenEvict(Seen):
 
 @dataclass(slots=True, kw_only=True)
 class SeenReset(Seen):
-    """A reset: what is cached, and what went back to its pools."""
+    """A reset: the pages that were cached, and the slots that went back to the pools."""
 
     calls: Calls
     slots: list[int]
@@ -193,7 +193,7 @@ class SeenReset(Seen):
 
 @dataclass(slots=True, kw_only=True)
 class SeenHalves(Seen):
-    """Halves of slots: where they are, 0 for none."""
+    """The SWA half of each slot, 0 for none."""
 
     slots: Sequence[int]
     expected: Sequence[int]
@@ -201,14 +201,14 @@ class SeenHalves(Seen):
 
 @dataclass(slots=True, kw_only=True)
 class SeenTracks(Seen):
-    """States as they are stored: what was last written to each track slot that is not free."""
+    """The last content written to each track slot that is not free."""
 
     expected: Mapping[tuple[str, int], tuple[int, ...]]
     found: Mapping[tuple[str, int], tuple[int, ...] | None]
 
 
 def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int] = ()) -> Odd:
-    """Say how an eviction differs from all evictions that the claimed order allows.
+    """Return words for how an eviction differs from all choices that the claimed order permits.
 
     ``first`` has how many tokens may go before windows are asked for, where they are.
     """
@@ -237,7 +237,7 @@ def tell_apart(seen: SeenEvict, allowed: Sequence[Taken], first: Collection[int]
 
 
 def tell_states_apart(seen: SeenEvict, plan: Taken) -> Odd:
-    """Say how an eviction differs from the only pages and states that it may take."""
+    """Return words for how an eviction differs from the only pages and states that it may take."""
     due, removed, states = set(plan.removed), seen.removed, seen.states.pages
     if removed is not None and removed != due:
         reason = OLDER if due - plan.cascaded - removed else TOO_MANY

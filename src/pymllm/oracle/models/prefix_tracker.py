@@ -1,4 +1,4 @@
-"""The known state of a prefix cache and of the pools below it, independent of any operation."""
+"""The base of the cache model: the state of a prefix cache and of its pools, without any operation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _below(above: Path | None, event: CacheEvent, hash: object, tokens: tuple[To
 
 
 class PrefixTracker(KindModel):
-    """The owner of each page and slot, and every size; derived classes add the operations that they follow.
+    """The owner of each page and slot, and every size; subclasses add the operations.
 
     Of the configuration it reads ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``),
     ``slots`` and ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where
@@ -77,7 +77,7 @@ class PrefixTracker(KindModel):
         self._given: dict[int, HoldToken] = {}
 
     def _whole_pages(self, key: str) -> int:
-        """Return the size of a pool, of which no part of a page is left over (A1)."""
+        """Return the size of a pool, which must be a whole number of pages (A1)."""
         value = self.number(key)
         if value % self.page_size:
             raise ProgramError(
@@ -86,7 +86,7 @@ class PrefixTracker(KindModel):
         return value
 
     def _own_room(self, pool: str, window: int | None) -> int | None:
-        """Return how many pages a cache has memory for that takes it by itself."""
+        """Return the number of pages for which a cache with its own memory has room."""
         if self.config.get("capacity") is None:
             return None
         if pool != "none" or window is not None or "mamba" in self.claims or not self.has_order:
@@ -97,7 +97,7 @@ class PrefixTracker(KindModel):
         return self._whole_pages("capacity") // self.page_size
 
     def _rank_of_policy(self) -> Rank | None:
-        """Return the rank that orders leaves, where a claim promises an order other than recency alone."""
+        """Return the rank function that orders leaves, if a claim promises more than order by recency."""
         policy = self.config.get("policy", "lru")
         if "exact_lru" in self.claims and policy != "lru":
             raise ProgramError(f"the configuration's policy is {policy!r}; the claim exact_lru needs lru")
@@ -139,46 +139,46 @@ class PrefixTracker(KindModel):
 
     @property
     def full(self) -> PageModel:
-        """The pages of the pool below the cache."""
+        """The model of the main slot pool below the cache."""
         return self.ownership.full
 
     @property
     def window_pool(self) -> WindowModel | None:
-        """The pool with its SWA halves, if it has any."""
+        """The model of the pool with SWA halves, if the cache has one."""
         return self.ownership.pool if isinstance(self.ownership.pool, WindowModel) else None
 
     @property
     def ends(self) -> StateEnds:
-        """The states of the cache, which must keep states."""
+        """The states of the cache; only for a cache that keeps states."""
         states = self.cache.states
         assert states is not None
         return states
 
     @property
     def can_follow_evictions(self) -> bool:
-        """Whether the order or the pool's calls tell which pages an eviction took."""
+        """Whether a claimed order or the pool calls show which pages an eviction took."""
         tells_victims = self.has_halves or (self.has_pool and self.cache.window is None)
         return tells_victims or self.has_order or not self.retains
 
     @property
     def has_order(self) -> bool:
-        """Whether an order of victims is claimed (R8, R11)."""
+        """Whether the adapter claims an order of evictions (R8, R11)."""
         return not self.claims.isdisjoint({"exact_lru", "exact_policy"})
 
     @property
     def is_ordered(self) -> bool:
-        """Whether an eviction may take some sets of pages only: an order is claimed, or nothing is kept."""
+        """Whether only some sets of pages may be evicted: an order is claimed, or the cache keeps nothing."""
         return self.has_order or not (self.retains or self.tracks)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache and its pools, without the window sizes if windows are followed."""
+        """Return every size of the cache and its pools, except window sizes where windows are followed."""
         sizes = {**self.cache.sizes(), **self.ownership.sizes()}
         if self.follows_windows:
             del sizes["swa_evictable_size"], sizes["swa_protected_size"]
         return sizes if self.tracks is None else sizes | self.tracks.sizes()
 
     def sizes_after(self, taken: Taken) -> dict[str, int]:
-        """Return every size as it is when an eviction has taken something."""
+        """Return every size that must be reported after an eviction took these pages and states."""
         sizes, size, pages = dict(self.sizes()), self.page_size, self.cache.pages
         full, alive, halves = len(taken.removed) * size, 0, 0
         places = [pages[path] for path in (*taken.removed, *taken.tombstoned)]
@@ -203,7 +203,7 @@ class PrefixTracker(KindModel):
         return sizes
 
     def other_spaces(self, key: Path, length: int) -> list[Space]:
-        """Return the other spaces in which so many tokens of a key are cached (K1)."""
+        """Return the other namespaces that cache at least so many tokens of a key (K1)."""
         tokens = key.tokens[:length]
         if len(tokens) < length:
             return []
@@ -212,7 +212,7 @@ class PrefixTracker(KindModel):
     # -- events --------------------------------------------------------------------------------------------
 
     def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
-        """Read events next to all pages that are cached, alive or with a state."""
+        """Read events, next to all cached pages that are alive or have a state."""
         if "events" not in self.claims:
             raise ProgramError("events are not claimed")
         pages, states = self.cache.pages, self.cache.states
@@ -224,13 +224,13 @@ class PrefixTracker(KindModel):
         return self.events.read(outcome, cached)
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Take over the events that were told."""
+        """Record the events that were emitted."""
         self.events.follow(seen)
 
     # -- faults --------------------------------------------------------------------------------------------
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> Seen:
-        """Read which call of the next operation fails."""
+        """Read which call of the next operation is made to fail."""
         if "faults" not in self.claims:
             raise ProgramError("faults are not claimed")
         if operation.nth < 1:
@@ -238,29 +238,29 @@ class PrefixTracker(KindModel):
         return Seen(outcome.result)
 
     def follow_fault(self, step: int, operation: Fault, seen: Seen) -> None:
-        """Arm the fault for the next operation."""
+        """Arm a fault for the next operation."""
         self.fault = operation
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget the fault that this operation was to meet, and remember the sizes that were told."""
+        """Forget a fault that was armed for this operation, and remember the reported sizes."""
         self.told = told
         if self.fault is not None and not isinstance(operation, Fault):
             self.fault = None
 
     def is_struck(self, outcome: Outcome, *calls: str) -> bool:
-        """Tell whether the operation failed because a fault was armed for any of these calls."""
+        """Tell whether the operation failed in one of these calls because a fault was armed for it."""
         result = outcome.result
         if not isinstance(result, Failed) or result.error != INJECTED:
             return False
         return self.fault is not None and self.fault.call in calls
 
     def must_strike(self, call: str, made: object) -> bool:
-        """Tell whether a call that was made is the first of its sort, and was let fail."""
+        """Tell whether the operation made the call that the armed fault makes fail."""
         fault = self.fault
         return bool(made) and fault is not None and (fault.call, fault.nth) == (call, 1)
 
     def may_hide(self, call: str, calls: Sequence[str]) -> bool:
-        """Tell whether a call of a pool may have been let fail, and its error been hidden.
+        """Tell whether a pool call may have failed as armed without its error being reported.
 
         The calls are those that the pool has taken, which do not have the failing one.
         """
@@ -270,7 +270,7 @@ class PrefixTracker(KindModel):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def path_of(self, key: Key) -> Path:
-        """Return the path of a key; `ProgramError` where the adapter does not claim such keys."""
+        """Return the path of a key; raise `ProgramError` if the adapter does not claim such keys."""
         path = path_of_key(key)
         for claim in dimensions_of(key.extra_key):
             if claim not in self.claims:

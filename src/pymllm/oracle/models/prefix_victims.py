@@ -1,4 +1,4 @@
-"""The pages that an eviction may take: in a strict order a few sets, otherwise no more than needed."""
+"""The pages that an eviction may take: by a strict order, or otherwise any that are no more than needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from pymllm.oracle.models.prefix_model import Page, Path, PrefixModel, StateEnds
 
 Cut = Callable[[Path], bool | None]
-"""Tells whether a node ends at a path: yes, no, or nobody knows."""
+"""A function that tells whether a node ends at a path: true, false, or ``None`` if unknown."""
 
 
 def never_cut(path: Path) -> bool | None:
@@ -30,7 +30,7 @@ class Taken:
 
     @property
     def full_without_cascade(self) -> int:
-        """Tokens removed but for those of pages that were not chosen."""
+        """Tokens removed by choice, without those of parents removed because their last child went."""
         size = self.full // max(len(self.removed), 1)
         return self.full - len(self.cascaded) * size
 
@@ -54,7 +54,7 @@ def plan_evictions(
 
 
 def plan_room(model: PrefixModel, path: Path, cached: int, pages: int) -> tuple[Path, ...]:
-    """Return the pages to evict for ``pages`` more below the cached part of a path, which is held meanwhile.
+    """Return the pages to evict to make room for new ones below the cached part of a path, which is held.
 
     They go one by one, in the order of evictions; where there are too few of them, all that may go.
     """
@@ -69,17 +69,17 @@ _Aged = tuple[int, int, int, int, Path]
 
 
 def _aged(path: Path, page: Page, rank: int = 0) -> _Aged:
-    """Put a page where it belongs among those of equal rank, by recency; no two pages have one birth."""
+    """Insert a page among those of equal rank, ordered by recency and then by birth."""
     return rank, page.access, len(path.tokens), page.birth, path
 
 
 def _ranked(model: PrefixModel, path: Path, page: Page) -> _Aged:
-    """Put a page where it belongs among leaves; of equal ranks the least recent goes first."""
+    """Insert a page among leaves ordered by rank; among equal ranks the least recent goes first."""
     return _aged(path, page, 0 if model.rank is None else model.rank(page))
 
 
 class _Sketch:
-    """The cache as it will be while victims are chosen; the model itself stays as it is.
+    """A copy of the cache in which victims are removed one by one; the model itself stays unchanged.
 
     Candidates stand in line, in an order which no eviction changes. One that is none any more
     is passed over when its turn comes: looking through all pages for each victim took 30 to 45 % of judging
@@ -111,7 +111,7 @@ class _Sketch:
         return other
 
     def taken(self) -> Taken:
-        """Return the pages, windows and states that are gone by now."""
+        """Return the pages, windows and states removed so far."""
         size = self.model.page_size
         return Taken(
             tuple(self.removed),
@@ -124,7 +124,7 @@ class _Sketch:
     # -- phase 1 -------------------------------------------------------------------------------------------
 
     def take_leaves(self, tokens: int) -> Iterator[_Sketch]:
-        """Remove the first leaves until enough is gone; yield each place where that may end (R5)."""
+        """Remove the first leaves until enough is gone; yield each point where an eviction may stop (R5)."""
         victim: Path | None = None
         leaves = (path for path in self.left if not self.children.get(path)) if tokens > 0 else ()
         self.leaves = [_ranked(self.model, path, self.left[path]) for path in leaves]
@@ -147,7 +147,7 @@ class _Sketch:
         return path in self.left and not self.children.get(path) and not self.left[path].locks
 
     def _rest_above(self, victim: Path) -> Path | None:
-        """Return the page above a removed page, if both may be of one node and this page now ends it."""
+        """Return the parent of a removed page, if both may share a node that the parent now ends."""
         gone = self.model.pages[victim]
         above = gone.above
         page = self.left.get(above)
@@ -174,7 +174,7 @@ class _Sketch:
     # -- phase 2 -------------------------------------------------------------------------------------------
 
     def take_windows(self, tokens: int, windows: list[_Aged]) -> Iterator[_Sketch]:
-        """Free least recent windows until enough is gone; yield each place where that may end (S3)."""
+        """Free least recent windows until enough is gone; yield each point where eviction may stop (S3)."""
         victim: Path | None = None
         self.windows = windows
         while self.alive_gone * self.model.page_size < tokens and (victim := self._oldest_window()):
@@ -195,7 +195,7 @@ class _Sketch:
         return None
 
     def _rest_below(self, victim: Path) -> Path | None:
-        """Return the page below a tombstoned page, if both may be of one node and its window goes next."""
+        """Return the child of a tombstoned page, if both may share a node and its window goes next."""
         if victim not in self.left or self.first_children.get(victim, 0) > 1 or self.cut(victim):
             return None
         below = self._oldest_window()
@@ -224,7 +224,7 @@ def is_explained(
     *,
     may_join: bool = False,
 ) -> bool:
-    """Tell whether some last victim was still needed, in an eviction by a cache with its own order.
+    """Tell whether some last victim was still needed, for a cache without a claimed order.
 
     A victim is a run of pages without a branch, as long as one node may be, with the dead pages that had to
     follow it (S4): those that were dead before, or lost their window a moment ago. Without some one of the
@@ -248,7 +248,7 @@ def is_explained(
 def last_runs(
     model: PrefixModel, taken: Set[Path], may_follow: Set[Path], before: Set[Path] = frozenset()
 ) -> Iterator[set[Path]]:
-    """Yield each run of taken pages that may have gone last, from a page with a remaining parent down.
+    """Yield each run of removed pages that may have gone last, downward from a page with a remaining parent.
 
     Pages that ``may_follow`` went with the last of those below them; a run ends at a branch below any other.
     What went ``before`` is no branch.
@@ -303,7 +303,7 @@ def plan_state_eviction(
 
 
 class _StateSketch:
-    """The cache as it will be while victims are chosen."""
+    """A copy of a cache with states, in which victims are removed one by one."""
 
     def __init__(self, model: PrefixModel, ends: StateEnds, goes_on: Callable[[Path], bool]) -> None:
         self.model, self.goes_on = model, goes_on
@@ -317,7 +317,7 @@ class _StateSketch:
         self.leaves: list[_Aged] = []  # a heap
 
     def take_leaves(self, tokens: int) -> None:
-        """Remove the first leaves until enough is gone (R5)."""
+        """Remove the first leaves until enough tokens are gone (R5)."""
         if tokens <= 0:
             return
         # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.
@@ -369,7 +369,7 @@ class _StateSketch:
 def is_state_eviction_explained(
     model: PrefixModel, removed: Set[Path], states: Set[Path], alone: Set[Path], tokens: int, wanted: int
 ) -> bool:
-    """Tell the same as `is_explained`; the last victim may also be a state that went ``alone``."""
+    """Tell whether some last victim, which may be a state that went ``alone``, was still needed."""
     if not removed and not states:
         return True
     if alone and len(states) <= wanted:
@@ -384,7 +384,7 @@ def is_state_eviction_explained(
 
 
 def find_orphans(model: PrefixModel, removed: Set[Path]) -> list[Path]:
-    """Return pages that stay below removed ones (R9)."""
+    """Return the cached pages that lost their parent (R9)."""
     gone, children = _count_below(model, removed), model.children
     if all(children.get(path, 0) <= gone.get(path, 0) for path in removed):
         return []
@@ -392,7 +392,7 @@ def find_orphans(model: PrefixModel, removed: Set[Path]) -> list[Path]:
 
 
 def _count_below(model: PrefixModel, removed: Iterable[Path]) -> dict[Path, int]:
-    """Count removed pages by the path that they were directly below."""
+    """Count the removed pages by the path of their parent."""
     pages, counts = model.pages, dict[Path, int]()
     for path in removed:
         above = pages[path].above
@@ -405,7 +405,7 @@ def _dead(model: PrefixModel) -> set[Path]:
 
 
 def find_dead_leaves(model: PrefixModel, removed: Set[Path], tombstoned: Set[Path]) -> list[Path]:
-    """Return the leaves that an eviction left without their window (S4)."""
+    """Return the leaves that an eviction left without a live window (S4)."""
     gone, children = _count_below(model, removed), model.children
     dead = (_dead(model) | tombstoned) - removed
     return [path for path in dead if children.get(path, 0) <= gone.get(path, 0)]
@@ -414,7 +414,7 @@ def find_dead_leaves(model: PrefixModel, removed: Set[Path], tombstoned: Set[Pat
 def find_bare_leaves(
     model: PrefixModel, ends: StateEnds, removed: Set[Path], states: Set[Path]
 ) -> list[Path]:
-    """Return the leaves that a removal left without a state and a lock (M5)."""
+    """Return the leaves that a removal left without a state or a lock (M5)."""
     gone = _count_below(model, removed)
     left = [path for path in gone if path in model.pages and path not in removed]
     leaves = [path for path in left if model.children[path] == gone[path] and not model.pages[path].locks]

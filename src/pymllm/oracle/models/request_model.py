@@ -1,4 +1,4 @@
-"""Requests, their blocks and their states, as a context must have them: a model of sections 8 and 9."""
+"""The model of a context's requests, blocks and states, by sections 8 and 9 of the specification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymllm.oracle.models.cold_runs import ColdRuns, Prefix
 
 @dataclass(frozen=True, slots=True, order=True)
 class Leaving:
-    """A state that a computed chunk leaves; instances sort in the order in which C7 keeps states."""
+    """A state that a computed chunk leaves to be cached; instances sort in the order of C7."""
 
     is_inside: bool  # extracted inside a chunk; a state at the end of a prompt goes before
     negative_depth: int  # tokens before it, negated: the deepest goes first
@@ -25,7 +25,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The result of a commit: blocks that get a state, blocks that lose theirs, blocks that get none."""
+    """The result of a commit of states: the blocks that get a state, lose one, and get none."""
 
     new: tuple[int, ...]
     victims: tuple[int, ...]
@@ -33,7 +33,7 @@ class Kept:
 
 
 def priority(leaving: Sequence[Leaving]) -> list[int]:
-    """Return the blocks of states in the order in which a commit keeps them, each once (C7)."""
+    """Return the blocks of states in the order in which a commit keeps them, without repeats (C7)."""
     return list(dict.fromkeys(each.block for each in sorted(leaving)))
 
 
@@ -42,7 +42,7 @@ PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """A request that a context has taken up."""
+    """A request that a context has admitted."""
 
     step: int  # that added it
     prompt: int
@@ -58,29 +58,29 @@ class ServedRequest:
     is_known: bool = True  # all of these are registered, these very blocks; never where nothing is kept
     rewritten: int = -1  # the block that lost its hash to a cut, until it gets another
     is_spoiled: bool = False
-    """A step with it failed half way: nobody knows its state, and all that it can do is leave."""
+    """Whether a step with this request failed midway, so that it can only be released."""
 
     def __post_init__(self) -> None:
         self.registered = self.matched
 
     @property
     def start(self) -> int:
-        """The first token of the next computation."""
+        """The first token that the next step computes."""
         return self.computed + self.skip
 
     @property
     def stop(self) -> int:
-        """The end of the next computation: of a chunk, or of a single token."""
+        """The end of the tokens that the next step computes: of a chunk, or a single token."""
         return self.computed + (self.chunk or 1)
 
     @property
     def resting_region(self) -> str:
-        """The region in which the request stands without a chunk."""
+        """The region of the batch in which the request stands between chunks."""
         return DECODE if self.computed >= self.prompt else WAITING
 
     @property
     def is_at_its_end(self) -> bool:
-        """Whether the request samples after its next computation."""
+        """Whether the request samples a token after its next step."""
         return self.stop >= self.prompt
 
     def plan_chunk(self, limit: int | None) -> int:
@@ -91,7 +91,7 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The blocks that a request registers, out of the whole blocks that it has computed (C3)."""
+    """The whole computed blocks that a request offers for registration (C3)."""
 
     request: ServedRequest
     made: list[Registration]
@@ -100,7 +100,7 @@ class Offer:
 
 
 class RequestModel:
-    """A context without tensors: requests by the steps that added them, their blocks, states and cold runs.
+    """The model of a context: live requests, their blocks and states, and cold runs.
 
     Of the configuration it reads ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a
     request), ``block_size``, ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width``
@@ -138,7 +138,7 @@ class RequestModel:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything except for the requests that have existed."""
+        """Forget everything except which requests have existed."""
         self.gone.update(self.served)
         self.ended |= dict.fromkeys(self.transfers)
         self.transfers = {}
@@ -148,16 +148,16 @@ class RequestModel:
 
     @property
     def dummy(self) -> int:
-        """The block that takes writes which are not to be kept."""
+        """The block that receives writes which need not be kept."""
         return self.blocks.usable
 
     @property
     def has_states(self) -> bool:
-        """Whether states can be kept with blocks."""
+        """Whether the context can cache states with blocks."""
         return self.slots.total > 0
 
     def blocks_for(self, tokens: int) -> int:
-        """Count the blocks of so many tokens."""
+        """Return the number of blocks for so many tokens."""
         return -(-tokens // self.block_size)
 
     def of(self, region: str) -> list[ServedRequest]:
@@ -165,7 +165,7 @@ class RequestModel:
         return [request for request in self.served.values() if request.region == region]
 
     def rows(self) -> dict[str, range]:
-        """Return the rows in which the requests of each region stand, in any order."""
+        """Return the range of rows of each region's requests."""
         rows, first = {}, 0
         regions = [request.region for request in self.served.values()]
         for region in (PAUSED, DECODE, PREFILL, WAITING):
@@ -174,7 +174,7 @@ class RequestModel:
         return rows
 
     def sizes(self) -> dict[str, int]:
-        """Return everything that can be counted."""
+        """Return every count of blocks, slots and requests."""
         regions = [request.region for request in self.served.values()]
         sizes = {
             "pool_avail": len(self.blocks.free),
@@ -189,7 +189,7 @@ class RequestModel:
     # -- requests in and out -------------------------------------------------------------------------------
 
     def meet(self, step: int, tokens: Sequence[int], limit: int | None) -> ServedRequest:
-        """Return a request as it would be taken up now, without its new blocks; nothing changes."""
+        """Return a request as the context would admit it now, without new blocks; the model is unchanged."""
         prefixes: list[Prefix] = []
         self.cold.extend(prefixes, tokens)
         hit = self._find(prefixes)
@@ -199,7 +199,7 @@ class RequestModel:
         return request
 
     def _find(self, prefixes: Sequence[Prefix]) -> list[int]:
-        """Return the blocks of the longest known chain that holds exactly these prefixes (C3)."""
+        """Return the longest registered chain of blocks that holds exactly these prefixes (C3)."""
         found: list[int] = []
         for prefix in prefixes:
             block = self.blocks.block_of.get(prefix.hash)
@@ -209,22 +209,22 @@ class RequestModel:
         return found
 
     def _skip(self, hit: Sequence[int], prompt: int) -> int:
-        """Return how much of a hit need not be computed: up to a state, and never the last token (E4)."""
+        """Return how many tokens of a hit need not be computed: up to a state, and never the last (E4)."""
         most = min(len(hit), (prompt - 1) // self.block_size)
         usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.slot_of)
         return next(usable, 0) * self.block_size
 
     def missing(self, request: ServedRequest) -> int:
-        """Count the blocks that a request lacks for its next computation."""
+        """Return the number of blocks that a request lacks for its next step."""
         return max(0, self.blocks_for(request.stop) - len(request.blocks))
 
     def evict(self, victims: Sequence[int]) -> None:
-        """Let cached blocks go, with their states."""
+        """Remove evicted blocks, with their states."""
         self.blocks.drop(victims)
         self.slots.drop(victims)
 
     def room(self, keep: Collection[int] = ()) -> int:
-        """Count the blocks that are free or may be evicted while some are kept."""
+        """Return the number of blocks that are free or may be evicted, while some are kept."""
         held = {block for block, count in self.blocks.refs.items() if count}
         return self.blocks.usable - len(held.union(keep))
 
@@ -234,7 +234,7 @@ class RequestModel:
         request.blocks.extend(blocks)
 
     def release(self, request: ServedRequest) -> None:
-        """Let a request go."""
+        """Remove a request and release its blocks."""
         del self.served[request.step]
         self.gone.add(request.step)
         self.blocks.clock += 1
@@ -242,7 +242,7 @@ class RequestModel:
         self.slots.drop(self.blocks.release(request.blocks))
 
     def cut_block(self, request: ServedRequest, tokens: int) -> int | None:
-        """Return the block in the middle of which a request would be cut; its end is written again."""
+        """Return the block that a cut would leave partly filled and that is then rewritten."""
         return request.blocks[tokens // self.block_size] if tokens % self.block_size else None
 
     def lost_with_tail(self, request: ServedRequest, tokens: int) -> list[int]:
@@ -254,7 +254,7 @@ class RequestModel:
         return [*dict.fromkeys(lost)]
 
     def cut(self, request: ServedRequest, tokens: int, next_token: int, lost: Sequence[int]) -> None:
-        """Let a request keep so many tokens and go on with another one."""
+        """Cut a request to so many tokens, and append another token."""
         block, whole = self.cut_block(request, tokens), tokens // self.block_size
         tail = request.blocks[self.blocks_for(tokens) :]
         del request.tokens[tokens:], request.prefixes[whole:], request.blocks[self.blocks_for(tokens) :]
@@ -271,26 +271,26 @@ class RequestModel:
         request.is_known = known
 
     def begin_transfer(self, step: int, blocks: Sequence[int]) -> None:
-        """Add a reference that is the transfer's."""
+        """Add a reference of the transfer to the request's blocks."""
         self.transfers[step] = [*blocks]
         self.blocks.transfers.update(blocks)
         self.blocks.retain(blocks)
 
     def end_transfer(self, step: int) -> None:
-        """Take the references of a transfer away."""
+        """Remove the references of a transfer."""
         blocks = self.transfers.pop(step)
         self.ended[step] = None
         self.blocks.transfers.subtract(blocks)
         self.slots.drop(self.blocks.release(blocks))
 
     def paused_with(self, request: ServedRequest) -> int:
-        """Count the blocks that paused requests would keep if this one were paused, too."""
+        """Return the number of blocks that paused requests would keep if this request were paused, too."""
         return len({block for each in (*self.of(PAUSED), request) for block in each.blocks})
 
     # -- steps ---------------------------------------------------------------------------------------------
 
     def offsets(self, request: ServedRequest) -> tuple[int, ...]:
-        """Return after how many tokens of its chunk the states of a request are extracted (C8)."""
+        """Return the offsets in its chunk at which the states of a request are extracted (C8)."""
         size, start, stop = self.block_size, request.start, request.stop
         ends = {request.matched, request.prompt // size, self.blocks_for(stop) - 1}
         inside = (end * size for end in ends if start < end * size < stop)
@@ -299,7 +299,7 @@ class RequestModel:
     def plan_registration(
         self, rows: Iterable[tuple[ServedRequest, Sequence[int]]], evicted: Iterable[int] = ()
     ) -> list[Offer]:
-        """Work out which blocks requests register that have computed their next tokens (C3).
+        """Work out which blocks are registered by requests that have computed their next tokens (C3).
 
         Blocks that are evicted meanwhile have lost their hashes before.
         """
@@ -321,7 +321,7 @@ class RequestModel:
         return offers
 
     def register(self, offers: Iterable[Offer]) -> None:
-        """Register blocks; a block with the hash of another stays without, like the blocks behind it."""
+        """Register blocks; a block whose hash is taken stays unregistered, like all blocks behind it."""
         for offer in offers:
             request = offer.request
             # Less than it shares, while it computes that again.
@@ -331,7 +331,7 @@ class RequestModel:
             self.prefix_of.update(zip([one.block for one in offer.made], offer.prefixes, strict=True))
 
     def leaving(self, request: ServedRequest, row: int, blocks: Sequence[int]) -> list[Leaving]:
-        """Return the states that a request's next computation leaves for the cache (C8)."""
+        """Return the states that a request's next step leaves to be cached (C8)."""
         if not request.chunk:
             return []
         size = self.block_size
@@ -342,7 +342,7 @@ class RequestModel:
         return leaving
 
     def plan_commit(self, wanted: Sequence[int], evicted: Collection[int] = ()) -> Kept:
-        """Work out which referenced blocks get a state, first ones first, and which blocks lose one (C6).
+        """Work out which referenced blocks get a state, by priority, and which blocks lose one (C6).
 
         Blocks that are evicted meanwhile have lost theirs before.
         """
@@ -354,7 +354,7 @@ class RequestModel:
         return Kept(tuple(new), tuple(victims), tuple(missing[len(new) :]))
 
     def finish_step(self, request: ServedRequest, token: int) -> None:
-        """Move a request past the tokens that it has computed; a request that samples gets ``token``."""
+        """Advance a request past the computed tokens; ``token`` is appended if the request samples."""
         is_sampled = request.is_at_its_end
         request.computed, request.skip, request.chunk = request.stop, 0, 0
         if is_sampled:

@@ -1,4 +1,4 @@
-"""Contexts of whole requests as specified: what their outcomes say, and what becomes of them."""
+"""The model of contexts of whole requests: the expected outcomes, and the state of requests and blocks."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ from pymllm.oracle.models.request_model import (
 from pymllm.oracle.models.told_events import EventFold, Hash, SeenEvents
 
 TURNED_AWAY, UNSTRUCK, CUT_SHORT, BROKEN = "turned away", "unstruck", "cut short", "broken"
-"""More that may become of an operation: no room was found, as was to happen where there is some; a call that
-was to fail did not; a step failed once it had begun, as was to happen, or without a reason."""
+"""Results of operations under a fault: refused as armed, not failed as armed, failed midway as armed; and
+failed midway without a fault."""
 
 FORWARD, COMMIT = ("forward",), ("allocate_slots", "store_states")
-"""Calls that fail once a step has begun."""
+"""Calls that a fault can make fail after a step has begun."""
 
 _UNUSABLE = ("UsageError",)
 _NEVER_FITS = Misuse("a prompt that can never fit is refused", errors=("ValueError",))
@@ -92,7 +92,7 @@ _TOO_LONG = Misuse("a request is as long as it may be", errors=_UNUSABLE, name="
 
 @dataclass(slots=True, kw_only=True)
 class SeenContext(Seen):
-    """An operation: the blocks that must be deregistered or free for it.
+    """An operation as read, with the blocks that it must deregister or free.
 
     ``missing`` is how many blocks it needs, ``kept_back`` how many more must be left, and ``room`` how many
     are free or evictable for it.
@@ -105,27 +105,27 @@ class SeenContext(Seen):
 
     @property
     def is_kept_out(self) -> bool:
-        """Whether enough blocks are free, but too few would be left."""
+        """Whether the request is refused only because too few free blocks would be left."""
         return self.room - self.kept_back < self.missing <= self.room
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenRequest(SeenContext):
-    """The use of a request."""
+    """An operation on one request."""
 
     request: ServedRequest
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenChunk(SeenRequest):
-    """A request that is to get blocks for a chunk of so many tokens."""
+    """A request that needs blocks for a chunk of so many tokens."""
 
     chunk: int
 
 
 @dataclass(kw_only=True)
 class SeenStep(SeenContext):
-    """A step: who must take part.
+    """A step, with the requests that must take part in it.
 
     What must be registered and kept depends on the blocks that were told, and is asked for once these are
     known to be right.
@@ -137,27 +137,27 @@ class SeenStep(SeenContext):
 
     @cached_property
     def runs(self) -> list[tuple[ServedRequest, RequestRun]]:
-        """Each request of the batch, and its run as it was told."""
+        """Each request of the batch, with the reported result of its run."""
         return [(self.context.served[run.request], run) for run in self.result.requests]
 
     @property
     def lone(self) -> Sequence[int]:
-        """The blocks of the one request that decodes; none if several do."""
+        """The blocks of the only decoding request; empty if several requests decode."""
         return self.runs[0][1].blocks if len(self.decoding) == 1 else ()
 
     @cached_property
     def new(self) -> list[int]:
-        """The blocks that requests were given."""
+        """The new blocks that the step gave to requests."""
         return [block for request, run in self.runs for block in run.blocks[len(request.blocks) :]]
 
     @cached_property
     def dropped(self) -> list[int]:
-        """Blocks that lost their states and were not evicted."""
+        """Blocks that lost their states without being evicted."""
         return [block for block in self.result.dropped if block not in self.lost]
 
     @cached_property
     def offers(self) -> list[Offer]:
-        """The registrations that must be made; a step that failed may have made none."""
+        """The registrations that the step must make; a failed step may have made none."""
         if self.result.error and not self.result.registered:
             return []
         rows = [(request, run.blocks) for request, run in self.runs]
@@ -170,19 +170,19 @@ class SeenStep(SeenContext):
 
     @cached_property
     def leaving(self) -> list[Leaving]:
-        """The states that the step leaves."""
+        """The states that the step leaves to be cached."""
         leaving = self.context.leaving
         return [each for request, run in self.runs for each in leaving(request, run.row, run.blocks)]
 
     @cached_property
     def wanted(self) -> list[int]:
-        """The blocks with hashes for which the step leaves states, by priority."""
+        """The hashed blocks for which the step leaves states, in order of priority."""
         known = self.context.blocks.hash_of
         return [it for it in priority(self.leaving) if it in known or it in self.registered]
 
     @cached_property
     def commit(self) -> Kept:
-        """The blocks that get a state, the blocks that lose theirs, and the blocks left out."""
+        """The blocks that must get a state, lose a state, or go without for lack of room."""
         return self.context.plan_commit(self.wanted, self.lost)
 
 
@@ -195,7 +195,7 @@ def _are_tokens(tokens: Sequence[int]) -> bool:
 
 
 class RequestsModel(KindModel):
-    """Follows a context: what it must answer is predicted, which free block it takes is told to it.
+    """The model of a context of requests; it predicts results and copies the choice of free blocks.
 
     Attributes
     ----------
@@ -223,14 +223,14 @@ class RequestsModel(KindModel):
         return hash, self.context.cold.below(None if above is None else above[1], numbers)
 
     def read_take_events(self, operation: TakeEvents, outcome: Outcome) -> Seen:
-        """Read events next to the blocks that are registered, each with the prompt up to its end."""
+        """Read events, next to the registered blocks, each with the prompt up to its end."""
         if "events" not in self.claims:
             raise ProgramError("events are not claimed")
         hash_of, prefix_of = self.context.blocks.hash_of, self.context.prefix_of
         return self.events.read(outcome, {"kv": {(it, prefix_of[block]) for block, it in hash_of.items()}})
 
     def follow_take_events(self, step: int, operation: TakeEvents, seen: SeenEvents) -> None:
-        """Take over the events that were told."""
+        """Record the events that were emitted."""
         self.events.follow(seen)
 
     def sizes(self) -> dict[str, int]:
@@ -238,32 +238,32 @@ class RequestsModel(KindModel):
         return self.context.sizes()
 
     def end_step(self, operation: Operation, told: Mapping[str, int]) -> None:
-        """Forget a fault that was for the operation at hand."""
+        """Forget a fault that was armed for this operation only."""
         if not isinstance(operation, Fault):
             self._fault = None
 
     @property
     def armed(self) -> str:
-        """The call that was let fail in the operation at hand, if any."""
+        """The call that was made to fail in this operation, or "" for none."""
         return "" if self._fault is None else self._fault.call
 
     def must_fail(self, calls: Collection[str], made: int = 1) -> bool:
-        """Tell whether any of these calls must fail, if they are made so often."""
+        """Tell whether an armed fault must strike, given how often each of these calls is made."""
         return self._fault is not None and self._fault.call in calls and self._fault.nth <= made
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self, operation: Operation, outcome: Outcome) -> SeenContext:
-        """Read the outcome of an operation on no request."""
+        """Read the outcome of an operation that names no request."""
         return SeenContext(outcome.result)
 
     @staticmethod
     def refused(outcome: Outcome, *wrong: Misuse) -> SeenContext:
-        """Return the reading of an operation that must be refused."""
+        """Return an operation as read that must be refused."""
         return SeenContext(outcome.result, REFUSED, wrong)
 
     def _find(self, step: int, *, is_leaving: bool = False) -> ServedRequest | None:
-        """Return the request of a step; ``None`` once it was released."""
+        """Return the request that a step added, or ``None`` if it was released."""
         if step in self.context.gone:
             return None
         if step not in self.context.served:
@@ -276,7 +276,7 @@ class RequestsModel(KindModel):
         return request
 
     def _fate(self, calls: Collection[str], missing: int, room: int, answer: Result, full: type) -> str:
-        """Return the fate of an operation that needs blocks of a room and makes these calls.
+        """Return how an operation must end, given the blocks it needs, the room, and the calls it makes.
 
         Where it finds none it answers with a result of another class.
         """
@@ -292,7 +292,7 @@ class RequestsModel(KindModel):
     # -- requests in ---------------------------------------------------------------------------------------
 
     def read_add_request(self, operation: AddRequest, outcome: Outcome) -> SeenContext:
-        """Read the admission of a request with a prompt that must fit: the shared and the given blocks."""
+        """Read the admission of a request, whose prompt must fit: its shared blocks and its new ones."""
         context, tokens = self.context, operation.tokens
         checks = (
             (_NEVER_FITS, context.blocks_for(len(tokens)) > min(context.max_blocks, context.blocks.usable)),
@@ -339,14 +339,14 @@ class RequestsModel(KindModel):
         return seen
 
     def follow_add_request(self, step: int, operation: AddRequest, seen: SeenChunk) -> None:
-        """Take a request up with its blocks, if there is room."""
+        """Add a request with its blocks, if there was room."""
         if seen.fate == DONE:
             self.context.blocks.retain(seen.request.blocks)
             self.context.served[step] = seen.request
             self._follow_chunk(seen)
 
     def read_schedule_chunk(self, operation: ScheduleChunk, outcome: Outcome) -> SeenContext:
-        """Read the blocks that a request gets for its next chunk; the request must be waiting."""
+        """Read the blocks given to a waiting request for its next chunk."""
         request = self._find(operation.request)
         checks = (
             (_NO_CHUNK, request is None),
@@ -362,7 +362,7 @@ class RequestsModel(KindModel):
         return self._read_chunk(request, chunk, calls, missing, context.room(), outcome)
 
     def follow_schedule_chunk(self, step: int, operation: ScheduleChunk, seen: SeenChunk) -> None:
-        """Let a request have its chunk, if there is room."""
+        """Give a request its chunk, if there was room."""
         if seen.fate == DONE:
             self._follow_chunk(seen)
 
@@ -375,7 +375,7 @@ class RequestsModel(KindModel):
     # -- set aside, and out --------------------------------------------------------------------------------
 
     def _use(self, step: int, outcome: Outcome, wrong: Misuse, *regions: str) -> SeenContext:
-        """Read the use of a request that must be in any of the given regions."""
+        """Read an operation on a request that must be in one of the given regions."""
         request = self._find(step)
         if request is None:
             return self.refused(outcome, _GONE)
@@ -384,7 +384,7 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, request=request)
 
     def read_pause(self, operation: Pause, outcome: Outcome) -> SeenContext:
-        """Read whether a request is set aside, which paused ones must leave room for."""
+        """Read a pause of a request, which must leave room for all paused requests."""
         seen = self._use(operation.request, outcome, _PAUSED_AGAIN, DECODE, PREFILL, WAITING)
         if isinstance(seen, SeenRequest):
             seen.missing, seen.room = self.context.paused_with(seen.request), self.context.paused_limit
@@ -392,20 +392,20 @@ class RequestsModel(KindModel):
         return seen
 
     def follow_pause(self, step: int, operation: Pause, seen: SeenRequest) -> None:
-        """Set a request aside, which gives up its chunk."""
+        """Move the request to the paused ones, without its chunk."""
         if seen.fate == DONE:
             seen.request.region, seen.request.chunk = PAUSED, 0
 
     def read_resume(self, operation: Resume, outcome: Outcome) -> SeenContext:
-        """Read whether a paused request goes on."""
+        """Read the resumption of a paused request."""
         return self._use(operation.request, outcome, _NOT_PAUSED, PAUSED)
 
     def follow_resume(self, step: int, operation: Resume, seen: SeenRequest) -> None:
-        """Put the paused request back into its region."""
+        """Return the paused request to its region."""
         seen.request.region = seen.request.resting_region
 
     def read_truncate(self, operation: Truncate, outcome: Outcome) -> SeenContext:
-        """Read a cut: what goes with the tail, and with a block whose end is written again."""
+        """Work out the blocks that a cut gives up: those of the tail, and one that is partly rewritten."""
         request, tokens = self._find(operation.request), operation.tokens
         if request is None:
             return self.refused(outcome, _GONE)
@@ -424,11 +424,11 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, lost=lost, request=request)
 
     def follow_truncate(self, step: int, operation: Truncate, seen: SeenRequest) -> None:
-        """Cut the request."""
+        """Cut the request to the given length."""
         self.context.cut(seen.request, operation.tokens, operation.next_token, seen.lost)
 
     def read_release(self, operation: Release, outcome: Outcome) -> SeenContext:
-        """Read the blocks that go with a request from any region."""
+        """Work out the blocks that go when a request is released from any region."""
         request = self._find(operation.request, is_leaving=True)
         if request is None:
             return self.refused(outcome, _RELEASED_AGAIN)
@@ -440,7 +440,7 @@ class RequestsModel(KindModel):
         self.context.release(seen.request)
 
     def read_transfer_request(self, operation: TransferRequest, outcome: Outcome) -> SeenContext:
-        """Read the begin of a transfer of a request in any region."""
+        """Read the start of a transfer of a request in any region."""
         if "transfers" not in self.claims:
             raise ProgramError("transfers are not claimed")
         request = self._find(operation.request, is_leaving=True)
@@ -449,11 +449,11 @@ class RequestsModel(KindModel):
         return SeenRequest(outcome.result, request=request)
 
     def follow_transfer_request(self, step: int, operation: TransferRequest, seen: SeenRequest) -> None:
-        """Note that the transfer holds the present blocks of the request, too."""
+        """Add the transfer's references to the present blocks of the request."""
         self.context.begin_transfer(step, seen.request.blocks)
 
     def read_end_transfer(self, operation: EndTransfer, outcome: Outcome) -> SeenContext:
-        """Read the blocks that go with a transfer, which must be under way."""
+        """Work out the blocks that go when a transfer ends, which must be under way."""
         if operation.transfer in self.context.ended:
             return self.refused(outcome, _OVER)
         if operation.transfer not in self.context.transfers:
@@ -462,7 +462,7 @@ class RequestsModel(KindModel):
         return SeenContext(outcome.result, lost=lost)
 
     def follow_end_transfer(self, step: int, operation: EndTransfer, seen: SeenContext) -> None:
-        """Drop the references of the transfer."""
+        """Remove the references of the transfer."""
         self.context.end_transfer(operation.transfer)
 
     def follow_reset(self, step: int, operation: Reset, seen: SeenContext) -> None:
@@ -472,7 +472,7 @@ class RequestsModel(KindModel):
     # -- steps, failures -----------------------------------------------------------------------------------
 
     def read_run_step(self, operation: RunStep, outcome: Outcome) -> SeenContext:
-        """Read the outcome of a step, in which no request of an earlier failed step may take part."""
+        """Read the outcome of a step, in which no request from a failed step may take part."""
         context, result = self.context, outcome.result
         decoding, chunks = context.of(DECODE), context.of(PREFILL)
         if not _are_tokens(operation.next_tokens):
@@ -501,7 +501,7 @@ class RequestsModel(KindModel):
         return seen
 
     def follow_run_step(self, step: int, operation: RunStep, seen: SeenStep) -> None:
-        """Take over the results of a step; of a step that failed midway, only the results that it reports."""
+        """Apply the results of a step; for a step that failed midway, only the results that it reports."""
         if seen.fate not in (DONE, CUT_SHORT):
             return
         context, ran, tokens = self.context, seen.result, operation.next_tokens
@@ -522,7 +522,7 @@ class RequestsModel(KindModel):
             context.slots.slot_of.update({each.block: each.slot for each in ran.kept})
 
     def read_fault(self, operation: Fault, outcome: Outcome) -> SeenContext:
-        """Read the fault that is to happen in the next operation."""
+        """Read the fault to arm for the next operation."""
         if operation.nth < 1:
             raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         return self.read(operation, outcome)

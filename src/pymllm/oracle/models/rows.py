@@ -1,4 +1,4 @@
-"""Request rows as specified: which are handed out, and what stands in their table."""
+"""The model of request rows: which rows are handed out, and the expected contents of their table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pymllm.oracle.models.kind_model import DONE, MALFORMED_ERRORS, NO_ROOM, Kin
 from pymllm.oracle.models.slot_model import Remainder
 
 _SLOT_STOP = 2**31
-"""The table holds int32 slots."""
+"""The first number that does not fit in the table, which holds int32 slots."""
 _OWNED = ("OwnershipError",)
 _BEYOND = ("IndexError", "ValueError")
 _ROW_0_FREED = Misuse("row 0 is freed", "P1", _OWNED, needs="refuses_foreign")
@@ -32,10 +32,10 @@ _WRONG_WRITES = {
     "of different lengths": Misuse("", "P2", ("ValueError",)),
     "with a value that is no slot": Misuse("", "X1", (*_BEYOND, "TypeError")),
 }
-"""What may be wrong with a write, and what comes of it."""
+"""Possible mistakes in a write, with the errors that may refuse each."""
 
 Cell = tuple[int, int]
-"""A row of the table, and a position in it."""
+"""A cell of the table: a row, and a position in it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class SeenWrite(Seen):
 
 
 class RowModel(KindModel):
-    """Follows a table of request rows; which free row is handed out is told to it.
+    """The model of a table of request rows; it copies the implementation's choice of free rows.
 
     The configuration has ``max_reqs`` and ``max_context_len``.
     """
@@ -79,24 +79,24 @@ class RowModel(KindModel):
         return {"size": self.max_reqs, "available_size": self.max_reqs - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in any content of the table that no known operation has put there."""
+        """Suspect an operation of any content of the table that no known operation has written."""
         self.table.suspect(law)
 
     def has_entry(self, cell: Cell) -> bool:
-        """Tell whether something is known to stand in a cell."""
+        """Tell whether the model knows the content of a cell."""
         return self.table.holds(cell) not in ((), ((0,),))
 
     # -- handing out ---------------------------------------------------------------------------------------
 
     def read_alloc_rows(self, operation: AllocRows, outcome: Outcome) -> Seen:
-        """Read which rows are handed out, if so many are free."""
+        """Work out whether an allocation has room, and read the rows that it handed out."""
         count = operation.count
         if count < 0:
             return self.refused(outcome, Misuse("", "X1", MALFORMED_ERRORS, name=f"{count} rows"))
         return Seen(outcome.result, NO_ROOM if count > len(self.free) else DONE)
 
     def follow_alloc_rows(self, step: int, operation: AllocRows, seen: Seen) -> None:
-        """Hand the rows out, or let the failure be suspect."""
+        """Hand out the rows, or record a failure as suspect."""
         if seen.fate == NO_ROOM:
             self.suspect("X4" if "pool" in self.claims else "P1")
             return
@@ -107,7 +107,7 @@ class RowModel(KindModel):
         self.suspect("P2" if self.zeroes else "P1")
 
     def read_free_row(self, operation: FreeRow, outcome: Outcome) -> Seen:
-        """Read which row is given back, which must be held."""
+        """Read a free of a row, which must be held."""
         row = self.one(operation.row)
         if row in self.held:
             return Seen(outcome.result)
@@ -116,7 +116,7 @@ class RowModel(KindModel):
         return self.refused(outcome, _FREED_TWICE if row in self.free else _OUTSIDE_FREED)
 
     def follow_free_row(self, step: int, operation: FreeRow, seen: Seen) -> None:
-        """Take the row back: it is zero from now on, or holds anything where rows are not zeroed."""
+        """Take back the row, which becomes zero, or unknown where rows are not zeroed."""
         row = self.one(operation.row)
         cells = [(row, at) for at in range(self.context)]
         self.held.remove(row)
@@ -130,7 +130,7 @@ class RowModel(KindModel):
                 self.table.release(cell)
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every row free, held or not."""
+        """Make every row free, whether held or not."""
         if self.zeroes:
             self.table.wipe("X7")
         else:
@@ -141,7 +141,7 @@ class RowModel(KindModel):
     # -- the table -----------------------------------------------------------------------------------------
 
     def read_write_row(self, operation: WriteRow, outcome: Outcome) -> SeenWrite | Seen:
-        """Read which stretch is written, which must lie in a held row."""
+        """Read a write of a stretch of cells, which must lie in a held row."""
         row, start, stop, values = self.one(operation.row), operation.start, operation.stop, operation.values
         wrong = [] if row in self.held else [self._wrong_row(row)]
         if start < 0 or stop < 0 or stop > self.context:
@@ -156,11 +156,11 @@ class RowModel(KindModel):
         return SeenWrite(outcome.result, cells=[(row, at) for at in range(start, stop)])
 
     def follow_write_row(self, step: int, operation: WriteRow, seen: SeenWrite) -> None:
-        """Put the stretch into the table."""
+        """Record the written stretch in the table."""
         self._put(seen.cells, operation.values)
 
     def read_write_entries(self, operation: WriteEntries, outcome: Outcome) -> SeenWrite | Seen:
-        """Read which entries are written, each in a held row or in the padding."""
+        """Read a write of single cells, each in a held row or in the padding row."""
         rows, positions, values = self.given.resolve(operation.rows), operation.positions, operation.values
         wrong = [] if len(rows) == len(positions) == len(values) else ["of different lengths"]
         wrong += [self._wrong_row(row) for row in rows if row != 0 and row not in self.held]
@@ -176,7 +176,7 @@ class RowModel(KindModel):
         return SeenWrite(outcome.result, cells=cells)
 
     def follow_write_entries(self, step: int, operation: WriteEntries, seen: SeenWrite) -> None:
-        """Put the entries into the table; of several in one place of the padding any may have come last."""
+        """Record the written cells; of several writes to one padding cell, any may have come last."""
         padding: dict[Cell, dict[tuple[int], None]] = {}
         for cell, value in zip(seen.cells, operation.values, strict=True):
             if cell[0] == 0:
@@ -186,7 +186,7 @@ class RowModel(KindModel):
         self._put(seen.cells, operation.values)
 
     def follow_refused(self, step: int, operation: Operation, seen: Seen) -> None:
-        """Follow a refused operation: its values give away a write that was carried out nevertheless."""
+        """Record a refused write; its values must not turn up in the table later."""
         super().follow_refused(step, operation, seen)
         if isinstance(operation, WriteRow | WriteEntries):
             self.table.bring("X1", [(value,) for value in operation.values])
@@ -198,7 +198,7 @@ class RowModel(KindModel):
                 self.table.put("P3", cell, (value,))
 
     def _wrong_row(self, row: int) -> str:
-        """Return the words for a row that is not held."""
+        """Return the description of a row that is not held."""
         if row in self.free:
             return "in a free row"
         return "in row 0" if row == 0 else "in no row"
@@ -213,7 +213,7 @@ class RowModel(KindModel):
         return SeenCells(outcome.result, memory=self.table, cells=cells, form=form)
 
     def follow_read_rows(self, step: int, operation: ReadRows, seen: SeenCells) -> None:
-        """Settle the table on the contents that were seen in it."""
+        """Accept the observed contents of the table as the expected ones from now on."""
         self.table.settle(seen.cells)
 
 

@@ -1,4 +1,4 @@
-"""Nodes as they are shown: the pages they stand for, and what may have become of them since the last look."""
+"""The nodes that a cache shows when inspected: the pages of each, and changes since the last inspection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pymllm.oracle.models.prefix_seen import GARBLED
 _NUMBERS = {int}
 
 Row = tuple[Path, Page, NodeView, tuple[int, ...]]
-"""A page that is cached, the node that shows it, and the slots that are shown."""
+"""A cached page, with the node and the slots that the inspection shows for it."""
 
 
 @dataclass(slots=True)
 class SeenLook(Seen):
-    """The nodes that are shown, page by page, or the reason why they form no tree.
+    """The nodes that an inspection shows, page by page, or the reason why they form no tree.
 
     Pages go by the numbers of their births: the hash of a path is that of all its tokens.
     """
@@ -42,7 +42,7 @@ class SeenLook(Seen):
 
 
 def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool, has_locks: bool) -> Row | None:
-    """Return the first page of which something is shown otherwise than it is; ``None`` is not shown."""
+    """Return the first page whose node shows another value than the model expects, ignoring ``None``."""
     for row in rows:
         _, page, node, slots = row
         if slots != page.slots or node.lock_ref != page.locks or node.hit_count != page.hits:
@@ -57,7 +57,7 @@ def _find_odd(rows: Iterable[Row], has_window: bool, has_hits: bool, has_locks: 
 
 
 def _width_of(tokens: Iterable[Token]) -> int | None:
-    """Return the width of tokens; ``None`` where there are none, or several widths."""
+    """Return the width of tokens; ``None`` if there are no tokens or their widths differ."""
     if {*map(type, tokens)} == _NUMBERS:  # as most are
         return 1
     widths = {len(token) if isinstance(token, tuple) else 1 for token in tokens}
@@ -65,7 +65,7 @@ def _width_of(tokens: Iterable[Token]) -> int | None:
 
 
 class ShownNodes:
-    """The known nodes of a cache that shows them: nothing is compared here."""
+    """The nodes of the last inspection of a cache that shows them."""
 
     def __init__(self, cache: PrefixModel, has_hits: bool = True, has_window_locks: bool = True) -> None:
         self.cache, self.has_hits, self.has_window_locks = cache, has_hits, has_window_locks
@@ -80,12 +80,12 @@ class ShownNodes:
     # -- between two looks ---------------------------------------------------------------------------------
 
     def may_split(self, paths: Iterable[Path]) -> None:
-        """Note where an operation may have made new ends of nodes."""
+        """Record the paths at which an operation may have split a node."""
         pages = self.cache.pages
         self.splits.update(pages[path].birth for path in paths if path in pages)
 
     def cut(self, path: Path) -> bool | None:
-        """Tell whether a node ends at a path: yes, no, or nobody has looked since it may have changed."""
+        """Tell whether a node ends at a path; ``None`` if that may have changed since the last inspection."""
         if not path.tokens:
             return True
         page = self.cache.pages.get(path)
@@ -96,7 +96,7 @@ class ShownNodes:
         return None if page.birth in self.splits else False
 
     def ids_of(self, pages: Sequence[Path]) -> list[int] | None:
-        """Return the ids of the nodes that end with any of these pages; ``None`` where ends are unknown."""
+        """Return the ids of the nodes that end with any of these pages; ``None`` if the ends are unknown."""
         cuts = [self.cut(page) for page in pages]
         if None in cuts:
             return None
@@ -106,7 +106,7 @@ class ShownNodes:
     # -- a look --------------------------------------------------------------------------------------------
 
     def read(self, shown: Inspected) -> SeenLook:
-        """Read nodes by the pages that they stand for."""
+        """Find the pages that each shown node stands for."""
         look, pages, size = SeenLook(shown), self.cache.pages, self.cache.page_size
         paths: dict[int, Path] = {}
         for node in shown.nodes:
@@ -148,7 +148,7 @@ class ShownNodes:
         return ends
 
     def _end_of(self, look: SeenLook, node: NodeView, paths: dict[int, Path]) -> Path | None:
-        """Return the path at the end of a node; ``None`` for one that is in no tree, and why it is not."""
+        """Return the path at the end of a node; or ``None`` and the reason, for a node in no tree."""
         width, length, size = _width_of(node.tokens), len(node.tokens), self.cache.page_size
         if node.id in paths:
             look.doubled = node.id
@@ -168,18 +168,18 @@ class ShownNodes:
         return None
 
     def new_ends(self, look: SeenLook) -> Iterator[tuple[int, Path, NodeView, bool]]:
-        """Yield the nodes that ended nowhere at the last look: births, and whether their pages were there."""
+        """Yield each new end of a node since the last inspection, and whether its page existed before."""
         for birth, (path, node) in look.ends.items():
             was_there = birth <= self.last_birth
             if not (was_there and birth in self.ends):
                 yield birth, path, node, was_there
 
     def find_splits(self, look: SeenLook) -> list[tuple[Path, NodeView]]:
-        """Return the upper halves of nodes that were one at the last look."""
+        """Return the upper halves of nodes that were split since the last inspection."""
         return [(path, node) for _, path, node, was_there in self.new_ends(look) if was_there]
 
     def follow(self, look: SeenLook) -> None:
-        """Take the nodes that are shown as the known nodes."""
+        """Remember the nodes that were shown."""
         holds = self.cache.holds
         still = self.held & holds.keys()
         for path, _ in self.find_splits(look) if still else ():

@@ -1,4 +1,4 @@
-"""The permitted behaviour of a slot pool, on plain sets of pages: obvious rather than fast.
+"""The model of a slot pool as plain sets of pages, simple rather than fast.
 
 A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
 back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain, islice
 
 _SHOWN = 200
-"""Of so many numbers the text is longer than any message shows."""
+"""The number of page numbers from which their text is too long for any message."""
 
 
 class Remainder(Set[int]):
-    """The free numbers of a range: a set of the numbers gone is kept, and alone costs memory."""
+    """The free numbers of a range, stored as the set of the numbers that are taken, to save memory."""
 
     __slots__ = ("gone", "whole")
 
@@ -25,19 +25,19 @@ class Remainder(Set[int]):
 
     @classmethod
     def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:  # type: ignore[override]
-        """Make the result of an operation on two sets."""
+        """Build the result of a set operation."""
         return set(numbers)
 
     def __contains__(self, number: object) -> bool:
         return number in self.whole and number not in self.gone
 
     def __iter__(self) -> Iterator[int]:
-        """Ascending."""
+        """Yield the free numbers in ascending order."""
         gone = self.gone
         return (number for number in self.whole if number not in gone)
 
     def __reversed__(self) -> Iterator[int]:
-        """Descending."""
+        """Yield the free numbers in descending order."""
         gone = self.gone
         return (number for number in reversed(self.whole) if number not in gone)
 
@@ -48,7 +48,7 @@ class Remainder(Set[int]):
         return str([*islice(self, _SHOWN)])
 
     def issuperset(self, numbers: Sequence[int]) -> bool:
-        """Tell whether all of some numbers are left."""
+        """Tell whether all of these numbers are free."""
         if not numbers:
             return True
         whole = self.whole
@@ -56,27 +56,27 @@ class Remainder(Set[int]):
         return is_inside and self.gone.isdisjoint(numbers)
 
     def intersection(self, numbers: Iterable[int]) -> set[int]:
-        """Return those of some numbers that are left."""
+        """Return the numbers among these that are free."""
         return {number for number in numbers if number in self}
 
     def take(self, numbers: Iterable[int]) -> None:
-        """Let numbers of the range go."""
+        """Remove numbers from the free ones."""
         self.gone.update(numbers)
 
     def give(self, numbers: Iterable[int]) -> None:
-        """Put numbers back."""
+        """Return numbers to the free ones."""
         self.gone.difference_update(numbers)
 
 
 class PageModel:
-    """One pool: each page 1 to ``pages`` is in exactly one of five sets (A2); page 0 is padding (A1)."""
+    """The model of one pool: pages 1 to ``pages`` are each in one of five sets (A2), and page 0 pads (A1)."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self.clear()
 
     def clear(self) -> None:
-        """Make every page free, held or not, and close the group (X7)."""
+        """Make every page free, whether held or not, and close the open group (X7)."""
         self.old = Remainder(range(1, self.pages + 1))  # free since before the last merge (A4)
         self.young: set[int] = set()  # free since then
         self.pending: set[int] = set()  # taken back inside the open group; neither free nor held (A6)
@@ -92,11 +92,11 @@ class PageModel:
 
     @property
     def free_count(self) -> int:
-        """Pages that can be handed out, pending ones not counted."""
+        """The number of pages that can be handed out, without pending ones."""
         return self.pages - len(self.old.gone) + len(self.young)
 
     def has(self, page: int) -> bool:
-        """Tell whether the pool ever hands this page out."""
+        """Tell whether the pool can ever hand out this page."""
         return 1 <= page <= self.pages
 
     def is_free(self, page: int) -> bool:
@@ -104,17 +104,17 @@ class PageModel:
         return page in self.old or page in self.young
 
     def not_free(self, pages: Sequence[int]) -> list[int]:
-        """Return those of some pages that cannot be handed out, in order."""
+        """Return the pages among these that cannot be handed out, in order."""
         if self.old.issuperset(pages):  # nearly always, and asked at once
             return []
         return [page for page in pages if not self.is_free(page)]
 
     def needs_merge(self, count: int) -> bool:
-        """Tell whether the old pages do not suffice for ``count``, so that the young ones join them."""
+        """Tell whether the merged free pages are fewer than ``count``, so that a merge is needed."""
         return count > len(self.old)
 
     def lowest(self, count: int) -> list[int]:
-        """Return the next ``count`` pages where the lowest go first (A4)."""
+        """Return the next ``count`` pages of a pool that hands out the lowest first (A4)."""
         gone, below = self.old.gone, self._below
         while self._next in gone:
             self._next += 1
@@ -134,7 +134,7 @@ class PageModel:
     # -- what happens --------------------------------------------------------------------------------------
 
     def take(self, pages: Sequence[int]) -> None:
-        """Hand out free pages, after a merge if need be."""
+        """Hand out free pages, after a merge if one is needed."""
         if self.needs_merge(len(pages)):
             self.merge()
         self.old.take(pages)
@@ -142,7 +142,7 @@ class PageModel:
         self.held.update(pages)
 
     def give(self, pages: Iterable[int]) -> None:
-        """Take held pages back; under a transfer they stay parked, and inside a group pending."""
+        """Take back held pages, which stay parked during a transfer and pending inside a group."""
         given = set(pages)
         self.held -= given
         if self.transfers:
@@ -152,16 +152,16 @@ class PageModel:
         (self.pending if self.group_open else self.young).update(given)
 
     def begin_transfer(self, pages: Iterable[int]) -> None:
-        """Let pages be in one more transfer."""
+        """Add pages to one more transfer."""
         for page in pages:
             self.transfers[page] = self.transfers.get(page, 0) + 1
 
     def coming_back(self, pages: Iterable[int]) -> set[int]:
-        """Return the pages of a transfer that become free, or pending, if it ends."""
+        """Return the pages of a transfer that become free or pending when it ends."""
         return {page for page in pages if page in self.parked and self.transfers[page] == 1}
 
     def end_transfer(self, pages: Iterable[int]) -> None:
-        """Let pages be in one transfer less; parked ones that are in no other are given back."""
+        """Remove pages from one transfer; parked pages that are in no other are given back."""
         back = self.coming_back(pages)
         for page in pages:
             self.transfers[page] -= 1
@@ -171,7 +171,7 @@ class PageModel:
         (self.pending if self.group_open else self.young).update(back)
 
     def merge(self) -> None:
-        """Let the young pages be old."""
+        """Merge the pages freed since the last merge into the others."""
         if self.young:
             self.old.give(self.young)
             self._below += [page for page in self.young if page < self._next]
@@ -179,18 +179,18 @@ class PageModel:
             self.young = set()
 
     def begin_group(self) -> None:
-        """Let pages that are given back from now on stay pending."""
+        """Open a group, in which pages that are given back stay pending."""
         self.group_open = True
 
     def end_group(self) -> None:
-        """Let pending pages be free."""
+        """Close the group, and free its pending pages."""
         self.group_open = False
         self.young |= self.pending
         self.pending = set()
 
 
 class WindowModel:
-    """A full pool, a window pool, and which window page is the half of which full page (A7)."""
+    """The model of a full pool and a window pool, with the window page that each full page has (A7)."""
 
     def __init__(self, full: PageModel, swa: PageModel) -> None:
         self.full, self.swa = full, swa
@@ -198,37 +198,37 @@ class WindowModel:
 
     @property
     def free_count(self) -> int:
-        """Pages that can be handed out together with a half."""
+        """The number of pages that can be handed out together with an SWA half."""
         return min(self.full.free_count, self.swa.free_count)
 
     @property
     def alive(self) -> list[int]:
-        """Full pages with a half, in order."""
+        """Full pages with an SWA half, in order."""
         return sorted(self.half)
 
     @property
     def gone(self) -> list[int]:
-        """Held full pages without a half, in order."""
+        """Held full pages without an SWA half, in order."""
         return sorted(self.full.held - self.half.keys())
 
     def take(self, pages: Sequence[int], halves: Sequence[int]) -> None:
-        """Hand out free full pages, each with a free window page behind it."""
+        """Hand out free full pages, each with a free window page."""
         self.full.take(pages)
         self.swa.take(halves)
         self.half.update(zip(pages, halves, strict=True))
 
     def give(self, pages: Iterable[int]) -> None:
-        """Take held full pages back, with those of their halves which are left."""
+        """Take back held full pages, with their remaining SWA halves."""
         given = set(pages)
         self.full.give(given)
         self.give_halves(given & self.half.keys())
 
     def give_halves(self, pages: Iterable[int]) -> None:
-        """Take the halves of full pages back; the full pages stay held."""
+        """Take back the SWA halves of full pages, which stay held."""
         self.swa.give([self.half.pop(page) for page in pages])
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Let the half of ``source[i]`` be that of ``target[i]``."""
+        """Give the SWA half of ``source[i]`` to ``target[i]``."""
         moved = [self.half.pop(page) for page in source]
         self.half.update(zip(target, moved, strict=True))
 
@@ -248,7 +248,7 @@ class WindowModel:
         self.swa.end_group()
 
     def clear(self) -> None:
-        """Make every page of both pools free, and close the group."""
+        """Make every page of both pools free, and close the open group."""
         self.full.clear()
         self.swa.clear()
         self.half = {}

@@ -15,7 +15,7 @@ _SHARED = -1
 
 
 class KVContent:
-    """The content of every row, both halves.
+    """The expected KV content of every row, in both the full and the SWA half.
 
     A content is a number that stands for a namespace and a whole token prefix: KV of a token depends on
     all tokens before it. Numbers are equal exactly where those are, so no two prefixes collide.
@@ -27,7 +27,7 @@ class KVContent:
         self._numbers: dict[tuple[Space | int, Token], int] = {}
 
     def of_path(self, path: Path) -> list[int]:
-        """Return the content of each position of a path."""
+        """Return the KV content of each position of a path."""
         contents: list[int] = []
         for token in path.tokens:
             prefix = contents[-1] if contents else path.space
@@ -35,38 +35,38 @@ class KVContent:
         return contents
 
     def write(self, slots: Iterable[int], contents: Iterable[int], halves: Iterable[bool]) -> None:
-        """Write contents into rows, and into the SWA halves that there are."""
+        """Record contents written to rows, and to their SWA halves where they have one."""
         for slot, content, half in zip(slots, contents, halves, strict=True):
             self._full[slot] = content
             if half:
                 self._swa[slot] = content
 
     def write_number(self, slot: int, content: int) -> None:
-        """Write into a row of no pool; a number that stands for two contents is not looked at any more."""
+        """Record a write to a row in no pool; a row with two contents is no longer checked."""
         self._full[slot] = content if self._full.get(slot, content) == content else _SHARED
 
     def move_halves(self, moves: Mapping[int, int]) -> None:
-        """Let the half of each target be that of its source."""
+        """Move the SWA half of each source to its target."""
         moved = {target: self._swa.pop(source, _SHARED) for source, target in moves.items()}
         self._swa.update(moved)
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Forget rows that were given back."""
+        """Forget the contents of rows that were given back."""
         for slot in slots:
             self._full.pop(slot, None)
             self._swa.pop(slot, None)
 
     def drop_halves(self, slots: Iterable[int]) -> None:
-        """Forget halves that were given back."""
+        """Forget the contents of SWA halves that were given back."""
         for slot in slots:
             self._swa.pop(slot, None)
 
     def is_known(self, slots: Iterable[int]) -> bool:
-        """Tell whether each of these rows has a single content."""
+        """Tell whether each of these rows has one known content."""
         return all(self._full.get(slot) != _SHARED for slot in slots)
 
     def first_wrong(self, path: Path, slots: Sequence[int], window: int | None) -> str | None:
-        """Say which row, read as KV of a path, holds something else than a cold run would have written.
+        """Return words for the first row of a path that differs from a cold run.
 
         Of the last ``window`` tokens the SWA halves are read, too.
         """
@@ -89,7 +89,7 @@ class Owner(Enum):
 
 
 class SlotOwnership:
-    """Every slot with its one owner, its SWA half, and the contents written into both.
+    """The owner of every slot, its SWA half, and the contents written to both.
 
     The pool is ``"none"``, ``"token"`` or ``"swa"``, its sizes are tokens. Without a pool, slots are numbers
     that belong to nobody.
@@ -110,15 +110,15 @@ class SlotOwnership:
     # -- names ---------------------------------------------------------------------------------------------
 
     def record(self, step: int, slots: tuple[int, ...]) -> None:
-        """Remember which slots a step gave, in order, so that spans can name them."""
+        """Record the slots that a step returned, in order, so that spans can name them."""
         self._given.record(step, slots)
 
     def resolve(self, spans: Iterable[Span]) -> list[int]:
-        """Return the slots that spans name; `ProgramError` where a step gave fewer."""
+        """Return the slots that spans name; raise `ProgramError` if a step returned fewer."""
         return self._given.resolve(spans)
 
     def name(self, slots: Sequence[int]) -> tuple[Span, ...]:
-        """Return spans that name exactly these slots, in order, by the steps that gave them last."""
+        """Return spans that name exactly these slots, in order, by the last steps that returned them."""
         return self._given.name(slots)
 
     # -- questions -----------------------------------------------------------------------------------------
@@ -142,11 +142,11 @@ class SlotOwnership:
         return owners
 
     def place(self, slot: int) -> Path | None:
-        """Return the cached path that ends with the page of a slot; ``None`` if the cache lacks the slot."""
+        """Return the cached path whose last page has a slot; ``None`` if the cache does not own the slot."""
         return self._places.get(slot // self.page_size)
 
     def places(self, slots: Iterable[int]) -> frozenset[Path]:
-        """Return the cached paths that end with the pages of these slots."""
+        """Return the cached paths whose last pages have these slots."""
         size, places = self.page_size, self._places
         return frozenset([places[slot // size] for slot in slots if slot // size in places])
 
@@ -155,7 +155,7 @@ class SlotOwnership:
         return isinstance(self.pool, WindowModel) and slot // self.page_size in self.pool.half
 
     def callers_slots(self) -> list[int]:
-        """Return the slots in the caller's hands that a program can name, in ascending order.
+        """Return the slots of the caller that a program can name, in ascending order.
 
         Of a page that an allocation took for a part of it, these are the slots that it answered.
         """
@@ -165,7 +165,7 @@ class SlotOwnership:
         return [slot for page in pages for slot in self._given.given_with_first(self._slots_of([page]))]
 
     def room(self) -> int:
-        """Return how many whole pages can be handed out."""
+        """Return the number of whole pages that can be handed out."""
         return 0 if self.pool is None else self.pool.free_count
 
     def sizes(self) -> dict[str, int]:
@@ -190,14 +190,14 @@ class SlotOwnership:
     # -- what happens --------------------------------------------------------------------------------------
 
     def hand_out(self, pages: Sequence[int], halves: Sequence[int] = ()) -> None:
-        """Give free pages to the caller, with a free SWA page behind each where there are such."""
+        """Give free pages to the caller, each with a free SWA page if the pool has them."""
         if isinstance(self.pool, WindowModel):
             self.pool.take(pages, halves)
         else:
             self.full.take(pages)
 
     def give_back(self, slots: Iterable[int]) -> None:
-        """Return the pages of these slots to the pool, from any owner, with the halves that are left."""
+        """Return the pages of these slots to the pool, whoever owns them, with their remaining SWA halves."""
         if self.pool is None:
             return
         pages = self._pages_of(slots)
@@ -214,7 +214,7 @@ class SlotOwnership:
             self.content.drop_halves(self._slots_of(pages))
 
     def move_halves(self, moves: Mapping[int, int]) -> None:
-        """Let the half of each target slot be that of its source."""
+        """Move the SWA half of each source slot to its target slot."""
         if isinstance(self.pool, WindowModel):
             size = self.page_size
             pairs = {source // size: target // size for source, target in moves.items()}
@@ -222,17 +222,17 @@ class SlotOwnership:
             self.content.move_halves(moves)
 
     def adopt(self, path: Path, slots: Sequence[int]) -> None:
-        """Let the cache own the page of these slots, as the last page of a path."""
+        """Make the cache the owner of the page of these slots, as the last page of a path."""
         if self.pool is not None:
             self._places[slots[0] // self.page_size] = path
 
     def disown(self, slots: Iterable[int]) -> None:
-        """Let the caller own the slots that the cache dropped and no pool took."""
+        """Make the caller the owner of slots that the cache dropped and no pool took."""
         for page in self._pages_of(slots):
             self._places.pop(page, None)
 
     def write(self, path: Path, slots: Sequence[int]) -> None:
-        """Let a forward pass over a path fill the rows and halves that are the caller's (E1)."""
+        """Record a forward pass over a path, which fills the caller's rows and SWA halves (E1)."""
         contents = self.content.of_path(path)
         if self.pool is None:
             for slot, content in zip(slots, contents, strict=True):
@@ -249,7 +249,7 @@ class SlotOwnership:
 
 
 class TrackOwnership:
-    """Every track slot, of any number, with its one owner; the cache owns ``ends``."""
+    """The owner of every track slot; ``ends`` are the track slots of the cache."""
 
     def __init__(self, size: int, ends: StateEnds) -> None:
         self.size, self.ends = size, ends
@@ -261,15 +261,15 @@ class TrackOwnership:
     # -- questions -----------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Count the track slots that can be handed out."""
+        """Return the number of track slots that can be handed out."""
         return self.size - len(self.callers) - len(self.ends.slots)
 
     def sizes(self) -> dict[str, int]:
-        """Return the pool's size by the documented name of its counter."""
+        """Return the size of the pool, by the documented name of its counter."""
         return {"available_track_slots": self.room()}
 
     def place(self, slot: int) -> Path | None:
-        """Return the prefix at the end of which the cache has a track slot; ``None`` if there is none."""
+        """Return the prefix at whose end the cache has a track slot; ``None`` if the slot is not its own."""
         return next((path for path, here in self.ends.slots.items() if here == slot), None)
 
     def owner(self, slot: int) -> Owner:
@@ -279,16 +279,16 @@ class TrackOwnership:
         return Owner.POOL if self.place(slot) is None else Owner.CACHE
 
     def content(self, slot: int) -> Path | None:
-        """Return the prefix after which the state in a track slot was taken; ``None`` for none."""
+        """Return the prefix whose state is in a track slot; ``None`` if no state is."""
         return self._written.get(slot)
 
     def filled(self, layer: int) -> Iterator[tuple[int, WriteState]]:
-        """Yield the owned track slots that were written to, each with its last write."""
+        """Yield the owned track slots that have been written, each with its last content."""
         owned = self.callers.union(self.ends.slots.values())
         return ((slot, last) for (slot, at), last in self._filled.items() if at == layer and slot in owned)
 
     def callers_slot(self, span: Span) -> int:
-        """Return the one track slot that a span names; `ProgramError` where it is not the caller's."""
+        """Return the track slot that a span names; raise `ProgramError` unless the caller owns it."""
         numbers = self.given.resolve((span,))
         if len(numbers) != 1 or numbers[0] not in self.callers:
             raise ProgramError(f"{span} names {numbers}; it must name one track slot of the caller's")
@@ -307,18 +307,18 @@ class TrackOwnership:
         self.callers.remove(slot)
 
     def write(self, slot: int, path: Path) -> None:
-        """Let the caller copy the state after a prefix into a track slot."""
+        """Record that the caller copied the state after a prefix into a track slot."""
         self._written[slot] = path
 
     def fill(self, slot: int, operation: WriteState) -> None:
-        """Let the caller write numbers into a layer of a track slot."""
+        """Record that the caller wrote numbers into a layer of a track slot."""
         self._filled[slot, operation.layer] = operation
 
     def adopt(self, path: Path, slot: int) -> None:
-        """Let the cache own a track slot of the caller, at the end of a prefix."""
+        """Make the cache the owner of the caller's track slot, at the end of a prefix."""
         self.callers.remove(slot)
         self.ends.add(path, slot)
 
     def disown(self, slots: Iterable[int]) -> None:
-        """Let the caller own the track slots that the cache dropped and the pool did not take."""
+        """Make the caller the owner of track slots that the cache dropped and the pool did not take."""
         self.callers.update(slots)

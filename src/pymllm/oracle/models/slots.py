@@ -1,4 +1,4 @@
-"""Slot allocators as specified: what their outcomes say, in pages, and what becomes of the pool."""
+"""The model of slot allocators: the expected outcomes, in pages, and the state of the pool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOT_BEGUN = Misuse("an end without a group is refused", "A6", ("RuntimeError",)
 
 @dataclass(slots=True)
 class SeenAlloc(Seen):
-    """An allocation: the pages that it should take, and those that its slots and their halves lie in."""
+    """An allocation: the pages that it should take, and the pages of its slots and their halves."""
 
     wanted: int = 0
     slots: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class SeenAlloc(Seen):
 
 @dataclass(slots=True)
 class SeenSlots(Seen):
-    """An operation on slots, in the order in which they were named, and their pages, each once."""
+    """An operation on slots: the slots in the order named, and their pages, without repeats."""
 
     slots: Sequence[int] = ()
     pages: Sequence[int] = ()
@@ -68,13 +68,13 @@ class SeenSlots(Seen):
 
 @dataclass(slots=True)
 class SeenTransfer(SeenSlots):
-    """The begin or the end of a transfer, with the half pages that are behind its pages."""
+    """The start or end of a transfer, with the window pages of its pages."""
 
     halves: Sequence[int] = ()
 
 
 class SlotModel(KindModel):
-    """The model of a pool, page by page, which is told the choices left to an allocator.
+    """The model of a slot pool, page by page; it copies the allocator's own choices.
 
     The configuration has ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
     """
@@ -110,13 +110,13 @@ class SlotModel(KindModel):
         return {"full_available_size": full, "swa_available_size": swa, "available_size": least}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in the order of the pages handed out next (A4)."""
+        """Suspect an operation of a wrong order of the pages handed out next (A4)."""
         self.order_suspect = law
 
     # -- allocation ----------------------------------------------------------------------------------------
 
     def read_alloc(self, operation: Alloc, outcome: Outcome) -> SeenAlloc:
-        """Read slots and halves by their pages."""
+        """Find the pages of the slots and halves that an allocation returned."""
         if operation.tokens < 0:
             raise ProgramError(f"a size is not negative, got {operation.tokens}")
         size, result = self.page_size, outcome.result
@@ -137,7 +137,7 @@ class SlotModel(KindModel):
         return SeenAlloc(result, NO_ROOM if is_short else DONE, (), wanted, (), [], (), [])
 
     def follow_alloc(self, step: int, operation: Alloc, seen: SeenAlloc) -> None:
-        """Hand the pages out, or suspect the failed call."""
+        """Hand out the pages, or record a failure as suspect."""
         if seen.fate == NO_ROOM:
             self.suspect("X4")
             return
@@ -152,7 +152,7 @@ class SlotModel(KindModel):
         self.most_taken = max(self.most_taken, seen.wanted)
 
     def can_follow(self, seen: Seen) -> bool:
-        """Tell whether free pages were handed out, each once and as many as were asked for: other ones."""
+        """Tell whether an allocation gave as many distinct free pages as requested, if unexpected ones."""
         if not isinstance(seen, SeenAlloc) or not len(seen.pages) == len({*seen.pages}) == seen.wanted:
             return False
         return self.window_pool is None and all(self.full.is_free(page) for page in seen.pages)
@@ -160,17 +160,17 @@ class SlotModel(KindModel):
     # -- giving back ---------------------------------------------------------------------------------------
 
     def read_free(self, operation: Free, outcome: Outcome) -> SeenSlots:
-        """Read the named slots, which must be held."""
+        """Read a free of slots, which must be held."""
         slots = self._resolve(operation)
         return self._read_slots(slots, self._misuse(slots), outcome)
 
     def follow_free(self, step: int, operation: Free, seen: SeenSlots) -> None:
-        """Take pages back, with the halves that they still have."""
+        """Take back pages, with their remaining SWA halves."""
         self.pool.give(seen.pages)
         self.is_as_cleared = False
 
     def read_free_swa(self, operation: FreeSWA, outcome: Outcome) -> SeenSlots:
-        """Read the named slots, which must have their halves."""
+        """Read a free of SWA halves, which the named slots must have."""
         window, slots = self._windowed(), self._resolve(operation)
         wrong = self._misuse(slots)
         if any(page in self.full.held and page not in window.half for page in self._all_pages(slots)):
@@ -178,12 +178,12 @@ class SlotModel(KindModel):
         return self._read_slots(slots, wrong, outcome)
 
     def follow_free_swa(self, step: int, operation: FreeSWA, seen: SeenSlots) -> None:
-        """Take halves back."""
+        """Take back the SWA halves."""
         self._windowed().give_halves(seen.pages)
         self.is_as_cleared = False
 
     def read_move_swa(self, operation: MoveSWA, outcome: Outcome) -> SeenSlots:
-        """Read which halves move, pair by pair."""
+        """Read a move of SWA halves, pair by pair."""
         window = self._windowed()
         source, target = self.given.resolve(operation.source), self.given.resolve(operation.target)
         held, half, size = self.full.held, window.half, self.page_size
@@ -205,11 +205,11 @@ class SlotModel(KindModel):
         return SeenSlots(outcome.result, DONE, (), source, self._pages_of(source), self._pages_of(target))
 
     def follow_move_swa(self, step: int, operation: MoveSWA, seen: SeenSlots) -> None:
-        """Let halves change their pages."""
+        """Move the SWA halves to their new pages."""
         self._windowed().move(seen.pages, seen.target)
 
     def read_read_halves(self, operation: ReadHalves, outcome: Outcome) -> SeenSlots:
-        """Read slots of the pool, padding and free ones among them."""
+        """Read the SWA halves of any slots of the pool, including padding and free slots."""
         self._windowed()
         slots, size = self.given.resolve(operation.slots), self.page_size
         if any(slot < 0 or slot // size > self.full.pages for slot in slots):
@@ -228,7 +228,7 @@ class SlotModel(KindModel):
         return SeenSlots(outcome.result, DONE, (), slots, self._pages_of(slots))
 
     def _misuse(self, slots: Sequence[int]) -> list[Misuse]:
-        """Return the mistakes in giving slots back (A5): a page may go by any of its slots, often or once."""
+        """Return the mistakes in a free of slots (A5); any or several slots of a page may name the page."""
         held, size = self.full.held, self.page_size
         found = [self._wrong_with(slot) for slot in slots if slot // size not in held]
         if size == 1 and len({*slots}) != len(slots):
@@ -251,7 +251,7 @@ class SlotModel(KindModel):
         return [slot // self.page_size for slot in slots]
 
     def _pages_of(self, slots: Iterable[int]) -> list[int]:
-        """Return each page named once, in order."""
+        """Return the pages of slots, in order and without repeats."""
         size = self.page_size
         return list(dict.fromkeys([slot // size for slot in slots]))
 
@@ -268,11 +268,11 @@ class SlotModel(KindModel):
         self.order_suspect = ""
 
     def read_begin_group(self, operation: BeginGroup, outcome: Outcome) -> Seen:
-        """Read the begin of a group, which must be the only one."""
+        """Read the start of a group, while no other group may be open."""
         return self.refused(outcome, _NESTED) if self._group_is_open() else Seen(outcome.result)
 
     def follow_begin_group(self, step: int, operation: BeginGroup, seen: Seen) -> None:
-        """Keep pages pending that are given back from now on."""
+        """Open a group, in which pages that are given back stay pending."""
         self.pool.begin_group()
 
     def read_end_group(self, operation: EndGroup, outcome: Outcome) -> Seen:
@@ -289,7 +289,7 @@ class SlotModel(KindModel):
         return self.full.group_open
 
     def read_begin_transfer(self, operation: BeginTransfer, outcome: Outcome) -> SeenSlots:
-        """Read the named slots, which must be held, and the half pages behind them."""
+        """Read the start of a transfer of slots, which must be held, with their window pages."""
         if "transfers" not in self.claims:
             raise ProgramError("transfers are not claimed")
         slots = self.given.resolve(operation.memory)
@@ -300,7 +300,7 @@ class SlotModel(KindModel):
         return SeenTransfer(outcome.result, DONE, (), slots, pages, halves=halves)
 
     def follow_begin_transfer(self, step: int, operation: BeginTransfer, seen: SeenTransfer) -> None:
-        """Let the pages and their halves be in a transfer."""
+        """Add the pages and their SWA halves to the transfer."""
         self.transfers[step] = seen
         self.full.begin_transfer(seen.pages)
         if self.window_pool is not None:
@@ -325,7 +325,7 @@ class SlotModel(KindModel):
             self.window_pool.swa.end_transfer(seen.halves)
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every page free, held or not, and let all transfers be over."""
+        """Make every page free, whether held or not, and end all transfers."""
         self.ended |= dict.fromkeys(self.transfers)
         self.transfers = {}
         self.pool.clear()
@@ -334,7 +334,7 @@ class SlotModel(KindModel):
 
 
 def _pair_up(page_size: int, source: Sequence[int], target: Sequence[int]) -> bool:
-    """Tell whether pages go to pages one to one, each slot to the same place of its page."""
+    """Tell whether slots pair up by whole pages, each with the slot at the same place in its page."""
     pairs = {(a // page_size, b // page_size) for a, b in zip(source, target, strict=True)}
     ends = len({page for page, _ in pairs}), len({page for _, page in pairs})
     same_places = all(a % page_size == b % page_size for a, b in zip(source, target, strict=True))

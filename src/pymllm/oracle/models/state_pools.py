@@ -1,4 +1,4 @@
-"""The specified pools of recurrent states: the holder of each track slot, and the content of each row."""
+"""The model of pools of recurrent states: the holder of each track slot, and the expected rows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _OUTSIDE_FREED = Misuse("a slot outside is freed", "X1", _OWNED, needs="refuses_
 _NO_LAYER = Misuse("a layer that is not there is asked for", "X1", MALFORMED_ERRORS)
 
 Cell = tuple[str, int]
-"""A part of the states of a layer, and a row of it."""
+"""A cell of the pool: a part of a layer's states, and a row."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenWrite(Seen):
-    """A write of one row: what it writes, by part."""
+    """A write of one row, with its contents by part."""
 
     row: int
     contents: dict[str, Content]
@@ -50,7 +50,7 @@ class SeenRows(Seen):
 
 
 class StatePoolModel(KindModel):
-    """Follows the states of every layer and the trackers of the track slots; it is told which is handed out.
+    """The model of the states of every layer and the holder of each track slot; it copies the pool's choices.
 
     The configuration has ``max_reqs``, ``layers``, ``track_slots``, the sizes of both parts and ``dtype``.
     """
@@ -90,18 +90,18 @@ class StatePoolModel(KindModel):
         return {"max_track_slots": count, "available_track_slots": count - len(self.held)}
 
     def suspect(self, law: str) -> None:
-        """Suspect an operation in any content of a layer that no known operation has put there."""
+        """Suspect an operation of any content of a layer that no known operation has written."""
         for states in self._states:
             states.suspect(law)
 
     # -- track slots ---------------------------------------------------------------------------------------
 
     def read_alloc_track(self, operation: AllocTrack, outcome: Outcome) -> Seen:
-        """Read which track slot is handed out, if one is free."""
+        """Read which track slot an allocation hands out, if any is free."""
         return Seen(outcome.result, DONE if self.free else NO_ROOM)
 
     def follow_alloc_track(self, step: int, operation: AllocTrack, seen: Seen) -> None:
-        """Hand the track slot out, or suspect the failed call."""
+        """Hand out the track slot, or record a failure as suspect."""
         if seen.fate == NO_ROOM:
             self.suspect("X4" if "pool" in self.claims else "P5")
             return
@@ -111,7 +111,7 @@ class StatePoolModel(KindModel):
         self._let_go(slots[0])
 
     def read_free_track(self, operation: FreeTrack, outcome: Outcome) -> Seen:
-        """Read which track slot is given back, which must be held."""
+        """Read a free of a track slot, which must be held."""
         slot = self.one(operation.slot)
         if slot in self.held:
             return Seen(outcome.result)
@@ -128,14 +128,14 @@ class StatePoolModel(KindModel):
         self._let_go(slot)
 
     def _let_go(self, slot: int) -> None:
-        """Follow a change of owners: anything may be written to the slot then, and nothing elsewhere."""
+        """Record a change of owner, after which the slot's contents are unknown."""
         self.suspect("P5")
         for states in self._states:
             for part in _PARTS:
                 states.release((part, slot))
 
     def follow_clear(self, step: int, operation: Clear, seen: Seen) -> None:
-        """Make every track slot free, held or not, and every state zero."""
+        """Make every track slot free, whether held or not, and set every state to zero."""
         for states in self._states:
             states.wipe("X7")
         self._forget_track_slots()
@@ -154,7 +154,7 @@ class StatePoolModel(KindModel):
         return SeenWrite(outcome.result, row=row, contents=contents)
 
     def follow_write_state(self, step: int, operation: WriteState, seen: SeenWrite) -> None:
-        """Put both parts into the layer."""
+        """Record the written row, in both parts."""
         self.suspect("P4")
         for part, content in seen.contents.items():
             self._states[operation.layer].put("P4", (part, seen.row), content)
@@ -166,7 +166,7 @@ class StatePoolModel(KindModel):
         return content
 
     def read_copy_states(self, operation: CopyStates, outcome: Outcome) -> Seen:
-        """Read which rows are copied, each to one target of its own, or to the padding."""
+        """Read a copy of rows, each to a target of its own or to the padding row."""
         source, target = self.given.resolve(operation.source), self.given.resolve(operation.target)
         errors = self._errors_outside(*source, *target)
         if len(source) != len(target):
@@ -181,7 +181,7 @@ class StatePoolModel(KindModel):
         return SeenRows(outcome.result, source=source, target=target)
 
     def follow_copy_states(self, step: int, operation: CopyStates, seen: SeenRows) -> None:
-        """Put rows where they are copied to, in every layer."""
+        """Record the copied rows, in every layer."""
         self.suspect("P5")
         for states in self._states:
             for part in _PARTS:
@@ -197,7 +197,7 @@ class StatePoolModel(KindModel):
         return SeenRows(outcome.result, source=[], target=rows)
 
     def follow_reset_states(self, step: int, operation: ResetStates, seen: SeenRows) -> None:
-        """Let rows be zero in every layer."""
+        """Set the reset rows to zero in every layer."""
         self.suspect("P5")
         for states in self._states:
             for part, width in self.widths.items():
@@ -208,7 +208,7 @@ class StatePoolModel(KindModel):
         return ("IndexError", *_OWNED) if any(row not in range(self.rows) for row in rows) else ()
 
     def read_read_states(self, operation: ReadStates, outcome: Outcome) -> Seen:
-        """Read the contents and the form of a layer, which must exist; an untold dtype is right."""
+        """Read the contents and the form of a layer, which must exist; a missing dtype counts as right."""
         if operation.layer not in range(self.layers):
             return self.refused(outcome, _NO_LAYER)
         told, memory = outcome.result, self._states[operation.layer]
@@ -226,12 +226,12 @@ class StatePoolModel(KindModel):
         return SeenCells(told, memory=memory, cells=cells, form=form)
 
     def follow_read_states(self, step: int, operation: ReadStates, seen: SeenCells) -> None:
-        """Settle the layer on the contents that were seen in it."""
+        """Accept the observed contents of the layer as the expected ones from now on."""
         seen.memory.settle(seen.cells)
 
 
 def _copy(states: ExpectedCells[Cell], part: str, source: list[int], target: list[int]) -> None:
-    """Follow a copy: all rows are read before one is written; of several padded ones any may come last."""
+    """Record a copy: sources are read before targets are written; in the padding row any may come last."""
     read = [states.holds((part, row)) for row in source]
     padding = [contents for row, contents in zip(target, read, strict=True) if row == 0]
     for row, contents in zip(target, read, strict=True):

@@ -1,4 +1,4 @@
-"""The blocks that events tell to be cached: each event is taken over, and what is odd about it is kept."""
+"""The blocks that cache events report as cached, and oddities in the events."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pymllm.history.outcomes import CacheEvent, Outcome, ToldEvents
 from pymllm.oracle.models.kind_model import Seen
 
 PARTS = ("kv", "window", "state")
-"""The memory that a block may have, as events name it."""
+"""The memories in which a block may be cached, by their names in events."""
 
 Hash = int | str
 Content = Any
-"""What a block is known by where it is cached: comparable, and of a kind's own."""
+"""The identity of a cached block, which can be compared; its type depends on the kind."""
 
 Below = Callable[[Content | None, CacheEvent, Hash, tuple[Token, ...]], Content]
-"""Makes the content of a block from that of its parent, ``None`` for none, its event, its hash and tokens."""
+"""A function that makes a block's identity from its parent's (or ``None``), its event, hash and tokens."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SeenEvents(Seen):
-    """Events that were taken over: what they tell to be there now, and what is.
+    """Events as read: the blocks that they report as cached, and those that are cached.
 
     ``told`` has the content of each part of each block, by part and hash. ``odd``: what the first event does
     that no event may: the thing, what was expected, and what was told.
@@ -36,12 +36,12 @@ class SeenEvents(Seen):
     odd: tuple[str, object, object] | None = None
 
     def told_of(self, part: str) -> set[Content]:
-        """Return the contents that are told of a part."""
+        """Return the blocks that the events report as cached in a part."""
         return {content for (of, _), content in self.told.items() if of == part}
 
 
 class EventFold:
-    """Folds the events of one implementation; they begin where nothing is cached.
+    """The blocks reported by one implementation's events so far, which begin with an empty cache.
 
     ``block_size``: tokens of a block, ``None`` where events have no tokens. ``below``: makes contents.
     """
@@ -52,7 +52,7 @@ class EventFold:
         self.told: dict[tuple[str, Hash], Content] = {}
 
     def read(self, outcome: Outcome, cached: Mapping[str, Collection[Content]]) -> Seen:
-        """Read events next to the contents that are cached, by part; nothing here has changed then."""
+        """Compare events with the blocks that are cached, by part, without recording the events."""
         result = outcome.result
         if not isinstance(result, ToldEvents):
             return Seen(result)
@@ -67,7 +67,7 @@ class EventFold:
         return seen
 
     def follow(self, seen: SeenEvents) -> None:
-        """Take over the events that were read."""
+        """Record the events that were read."""
         self.told = seen.told
 
     def _take(

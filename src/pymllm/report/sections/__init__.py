@@ -1,4 +1,4 @@
-"""The sections of a page, by subject; a terminal shows the sections of one document."""
+"""The sections of a page, by subject; a terminal shows those of a single document."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ SECTIONS: Mapping[str, Callable[[Sequence[Run]], Iterable[Part]]] = {
     "memory": make_memory_section,
     "machines": make_machines_section,
 }
-"""In the order of the page; the list of runs comes last. A section without parts is left out."""
+"""Functions that make each section, in the order of the page; the list of runs comes last. A section without
+parts is left out."""
 
 _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable[Part]]]] = {
     VerifyDocument: ("verify", make_verify_section),
@@ -75,10 +76,10 @@ _TERMINAL: Mapping[type[Document], tuple[str, Callable[[Sequence[Run]], Iterable
     VectorsDocument: ("vectors", make_vectors_section),
     WatchDocument: ("streams", make_streams_section),
 }
-"""What a terminal shows of each document, and the section whose words explain it."""
+"""The section that a terminal shows for each kind of document, with the function that makes it."""
 
 _BRIEF = (SoakDocument, VerifyDocument)
-"""Documents whose words, but for marks such as ``~``, are explained only on demand: people see them daily."""
+"""Documents that a terminal shows daily, so that most of their words are explained only on demand."""
 
 _OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
     tell_searches,
@@ -89,19 +90,19 @@ _OUTCOMES: Sequence[Callable[[Sequence[Run]], Outcome]] = (
     tell_probes,
     tell_streams,
 )
-"""The outcomes of results by kind, for summaries, test reports and metrics, in the order of a summary."""
+"""Functions that return the outcome of each kind of results, in the order of a summary."""
 
 TEXTS: Mapping[str, Any] = tomllib.loads((files(__package__) / "texts.toml").read_text(encoding="utf-8"))
-"""Of each section title, lead, what brings it, and its words; under "words" are those of several sections."""
+"""The title, lead, source and words of each section; the key "words" has words of several sections."""
 
 
 def tell_all(runs: Sequence[Run]) -> list[Outcome]:
-    """Return the outcomes of all results of some runs, by kind."""
+    """Return the outcome of each kind of results in some runs."""
     return [tell(runs) for tell in _OUTCOMES]
 
 
 def make_sections(loaded: LoadedRuns) -> list[Section]:
-    """Return every section with content from the runs, and the list of the runs."""
+    """Return every section that the runs have content for, and the list of runs."""
     found: dict[str, Sequence[Part]] = {
         id: tuple(seen_on(PAGE, make(loaded.runs))) for id, make in SECTIONS.items()
     }
@@ -112,7 +113,7 @@ def make_sections(loaded: LoadedRuns) -> list[Section]:
 
 
 def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], dict[str, str]]:
-    """Return the parts of a document that a terminal shows, and the meanings of their words."""
+    """Return the parts of a document that a terminal shows, and the meanings of words in them."""
     id, make = _TERMINAL[type(document)]
     run = Run("this run", "", "", "", documents=(document,))
     parts = list(seen_on(TERMINAL, make([run]), verbose=verbose))
@@ -125,7 +126,7 @@ def parts_of(document: Document, *, verbose: bool = False) -> tuple[list[Part], 
 
 
 def _signs(parts: Iterable[Part]) -> Iterator[str]:
-    """Yield the texts of cells, and separately their signs and their other words."""
+    """Yield the texts of cells, and separately the signs and other words in them."""
     texts = {cell.text for it in parts if isinstance(it, Table) for row in it.rows for cell in row}
     for text in texts:
         words = text.split(" ")
@@ -134,13 +135,13 @@ def _signs(parts: Iterable[Part]) -> Iterator[str]:
 
 
 def _heads(parts: Iterable[Part]) -> dict[str, None]:
-    """Return the names of all columns once, in their order."""
+    """Return the headings of all columns once, in order."""
     tables = (it for it in parts if isinstance(it, Table))
     return dict.fromkeys(column.name for table in tables for column in table.columns)
 
 
 def _section(id: str, parts: Sequence[Part], explained: set[str]) -> Section:
-    """Make a section; a word of several sections is explained only in the first."""
+    """Return a section; a word that several sections use is explained only in the first."""
     texts, common = TEXTS[id], TEXTS["words"]
     words = {word: common[word] for word in _heads(parts) if word in common and word not in explained}
     words |= texts.get("words", {})

@@ -1,4 +1,4 @@
-"""The sections of planted faults with their catchers, and of long campaigns."""
+"""The sections of planted faults and the laws that caught them, and of long campaigns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _Found = list[tuple[FaultRow, Detection]]
 
 
 def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the faults, each from the newest run that planted it."""
+    """Return the section of planted faults, each from the newest run that planted the fault."""
     newest = {fault.id: fault for it, _ in documents_of(runs, FaultsDocument) for fault in it.faults}
     faults = sorted(newest.values(), key=lambda fault: (fault.caught, _order(fault.id)))
     by_searcher: dict[str, _Found] = {}
@@ -72,7 +72,7 @@ def make_faults_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def _by_others(fault: FaultRow) -> Iterator[str]:
-    """Name the laws that caught a fault without being listed for it."""
+    """Return the laws that caught a fault without being listed for it."""
     for it in fault.detections:
         if it.law in fault.unlisted and not fault.caught:
             yield (
@@ -163,7 +163,7 @@ def _by(fault: FaultRow) -> str:
 
 
 def tell_faults(runs: Sequence[Run]) -> Outcome:
-    """Summarise the newest search for planted faults; make test cases of all searches."""
+    """Return the outcome of the newest search for planted faults, with test cases of all searches."""
     it = newest_document(runs, FaultsDocument)
     if it is None:
         return Outcome()
@@ -200,14 +200,14 @@ def _fault_case(fault: FaultRow) -> Case:
 
 
 _SHARES = ("adapter", "judge", "walks", "again", "driver")
-"""Parts of the processor's time."""
+"""The names of the shares of processor time."""
 _DRIFTS = {"flat": GOOD, "grows": BAD}
 
 _Campaign = tuple[SoakDocument, Run]
 
 
 def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the campaigns, the newest one by implementation, and a card for each failure."""
+    """Return the section of campaigns: the newest by implementation, and a card for each failure."""
     campaigns = _campaigns(runs)
     if not campaigns:
         return
@@ -224,7 +224,7 @@ def make_soak_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def tell_soaks(runs: Sequence[Run]) -> Outcome:
-    """Summarise the newest campaign; make test cases of all campaigns."""
+    """Return the outcome of the newest campaign, with test cases of all campaigns."""
     it = newest_document(runs, SoakDocument)
     if it is None:
         return Outcome()
@@ -267,7 +267,7 @@ def _soak_cases(adapter: SoakedAdapter) -> Iterator[Case]:
 
 
 def _campaigns(runs: Sequence[Run]) -> list[_Campaign]:
-    """Return each campaign once: its ledger and the document that it printed are two files of one."""
+    """Return each campaign once, although its ledger and its printed document are two files."""
     found: dict[tuple[int, int, float], _Campaign] = {}
     for document, run in documents_of(runs, SoakDocument):
         key = document.runs, document.operations, round(document.cpu_seconds, 1)
@@ -300,7 +300,7 @@ def _verdict(it: SoakDocument) -> Cell:
 
 
 def _drift(drifts: Sequence[DriftRow]) -> Cell:
-    """Summarise the measures of memory: one that grows outweighs, all must be flat to be flat."""
+    """Return the verdict of all memory measures: growing if any grows, flat if all are flat."""
     verdicts = {it.verdict for it in drifts}
     verdict = "grows" if "grows" in verdicts else "flat" if verdicts == {"flat"} else "too short to tell"
     hint = "; ".join(
@@ -310,7 +310,7 @@ def _drift(drifts: Sequence[DriftRow]) -> Cell:
 
 
 def campaign_tables(document: SoakDocument) -> Iterator[Table]:
-    """Yield the tables of one campaign: its implementations, their processor time, and memory."""
+    """Yield the tables of one campaign: implementations, their processor time, and memory."""
     adapters = [
         Column("implementation", lambda it: it.name),
         number("places", lambda it: or_quiet(it.places or None, f"{it.places_played} of {{}}".format)),
@@ -368,7 +368,7 @@ def _failed(it: SoakedAdapter) -> Cell:
 
 
 def failure_cards(campaigns: Sequence[_Campaign], since: Mapping[tuple[str, str], Since]) -> Iterator[Card]:
-    """Yield a card for each failure, with its program if the run has it."""
+    """Yield a card for each failure, with its program if the run includes it."""
     for place, (document, run) in enumerate(campaigns, 1):
         audits = {campaign.audit for campaign in document.campaigns}
         audit = audits.pop() if len(audits) == 1 else None
@@ -386,7 +386,7 @@ def failure_cards(campaigns: Sequence[_Campaign], since: Mapping[tuple[str, str]
 def failure_card(
     place: int, adapter: str, row: FailureRow, facts: Sequence[Fact], run: Run | None = None
 ) -> Card:
-    """Make the card of a failure of the campaign at a place."""
+    """Return the card of one failure of a campaign, given its place."""
     law, runs = row.failure.law, count_of(row.runs, "run")
     id = anchor_of("soak", str(place), adapter, law or "problem", str(row.seed))
     title = f"{adapter}  ended with an error in {runs}"
@@ -396,7 +396,7 @@ def failure_card(
 
 
 def _sentence(law: str) -> str:
-    """Return the sentence of a law; a ledger may name a law that this version does not know."""
+    """Return the sentence of a law, or nothing for a law unknown to this version."""
     try:
         return find_law(law).sentence
     except ValueError:

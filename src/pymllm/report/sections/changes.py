@@ -33,7 +33,7 @@ _Compared = tuple[DiffDocument, Run, Run]
 
 
 def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the changes, a table for each kind of change; all as `pymllm diff` finds them."""
+    """Return a section with a table for each kind of change between two runs, as in `pymllm diff`."""
     diffs: list[_Compared] = [(it, run, run) for it, run in documents_of(runs, DiffDocument)]
     compared = diffs or list(newest_changes(runs))
     if not compared:
@@ -71,7 +71,7 @@ def make_changes_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def tell_changes(runs: Sequence[Run]) -> Outcome:
-    """List laws that were fixed, and figures that changed beyond the noise of their samples."""
+    """Return an outcome of laws that were fixed, and of figures that changed beyond their noise."""
     changes = list(newest_changes(runs))
     fixed = [(law, *found) for it, *found in changes for law in it.laws if is_fixed(law)]
     columns = [
@@ -90,7 +90,7 @@ def tell_changes(runs: Sequence[Run]) -> Outcome:
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:
-    """Name the facts of only one run; of many coverage goals of one place, name the first."""
+    """Return lines for facts that only one run has; of many coverage goals in a place, only the first."""
     for label, names in (
         ("no longer caught", it.faults_missed),
         ("now caught", it.faults_caught),

@@ -1,4 +1,4 @@
-"""The section of curves for a capacity planner: hits, seconds and memory over capacity."""
+"""The section of curves over cache capacity: hit rates, seconds and memory."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _FOLDED = 60
 
 @dataclass(frozen=True, slots=True)
 class Curved:
-    """A curve, and its run."""
+    """A curve and the run that contains it."""
 
     document: CurveDocument
     run: Run
 
     @property
     def name(self) -> str:
-        """The name of the curve, from its workload, method and model: the newest of a name counts."""
+        """The name of the curve, from workload, method and model; of equal names the newest counts."""
         it, model = self.document.workload, self.document.model
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         sampled = "" if self.document.sample is None else f", {self.document.sample.rate * 100:g} % of blocks"
@@ -57,7 +57,7 @@ class Curved:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A capacity of a curve."""
+    """A point of a curve: one capacity and its counts."""
 
     curve: Curved
     row: CurveRow
@@ -73,7 +73,7 @@ def find_curves(runs: Sequence[Run]) -> list[Curved]:
 
 
 def make_capacity_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out curves: hit rate, what is saved, and what the next GiB is worth, over capacity or memory."""
+    """Return the section of curves: hit rate, saved tokens and the gain of another GiB, over capacity."""
     for document, run in documents_of(runs, CurveDocument):
         yield from (Text(line, only=TERMINAL) for line in _heading(document))
         if document.interrupted:
@@ -273,7 +273,7 @@ def _table(points: Sequence[_Point]) -> Table:
 
 
 def _left_out(document: CurveDocument) -> Iterator[str]:
-    """Say where rates are of some requests alone, and do not compare."""
+    """Yield a note where rates cover only some requests and must not be compared."""
     rows = [row for row in document.rows if row.skipped]
     if rows:
         largest = show_count(rows[-1].capacity)
@@ -288,7 +288,7 @@ _ENOUGH = 0.9
 
 
 def _sum_up(document: CurveDocument) -> Iterator[str]:
-    """Name the first capacity whose hit rate is nearly the highest possible."""
+    """Yield a sentence about the first capacity whose hit rate is nearly the highest possible."""
     rows = document.rows
     if not rows or not (most := rows[-1].ceiling_hit_rate or rows[-1].token_hit_rate):
         return
@@ -322,7 +322,7 @@ def _policies(points: Sequence[_Point]) -> list[str]:
 
 
 def _rate_by(policy: str, point: _Point) -> Cell:
-    """Return the hit rate of a policy other than ``lru``, replayed at each capacity."""
+    """Return the hit rate of a policy other than ``lru``, from its replay at a capacity."""
     rates = {
         it.capacity: it.token_hit_rate
         for one in point.curve.document.policies
@@ -340,7 +340,7 @@ def _rate(row: CurveRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One capacity of a hybrid model."""
+    """A point of a hybrid model's curve."""
 
     curve: Curved
     of: CurveOfCheckpoints
@@ -367,7 +367,7 @@ def _checkpoints(points: Sequence[_Kept]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """One capacity of a group of requests."""
+    """A point of a curve for a group of requests."""
 
     curve: Curved
     group: str

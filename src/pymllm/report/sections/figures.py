@@ -1,4 +1,4 @@
-"""The sections of figures over time, beside those of peers, and on GPUs."""
+"""The sections of figures over time, in comparison with peers, and on GPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FOLDED = 40
 
 
 def make_trends_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the figures that have a better direction; draw those of several runs."""
+    """Return the section of figures that have a better direction, with plots of those in several runs."""
     trends = [trend for trend in find_trends(runs) if trend.better is not None]
     drawn = [trend for trend in trends if len(trend.points) > 1]
     if drawn:
@@ -89,7 +89,7 @@ def _panel(title: str, trends: Sequence[Trend], *, is_alone: bool) -> Panel:
 
 
 def _days_around(trends: Sequence[Trend]) -> list[str]:
-    """Widen the axis a little before the first and after the last point."""
+    """Return the axis slightly widened before the first and after the last point."""
     times = [datetime.fromisoformat(point.run.time) for trend in trends for point in trend.points]
     room = max((max(times) - min(times)) / 20, timedelta(seconds=1))
     return [(min(times) - room).isoformat(), (max(times) + room).isoformat()]
@@ -162,7 +162,7 @@ _SYMBOLS = {OURS: "circle", "limit": "line-ns-open", "target": "diamond-open"}
 
 
 def make_peers_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out each comparison with peers, the newest first."""
+    """Return the section of comparisons with peers, the newest first."""
     found = [(it, run) for it, run in documents_of(reversed(runs), PeerComparison) if it.scenarios]
     if not found:
         return
@@ -271,7 +271,7 @@ def _contenders(document: PeerComparison) -> Table:
 
 
 def make_gpu_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the results of each run on a GPU, the newest first."""
+    """Return the section of results on GPUs, by run and the newest first."""
     found = [(it, run) for it, run in documents_of(reversed(runs), GpuBenchmarksDocument) if it.results]
     for document, run in found:
         yield _gpu_table(document, run)

@@ -1,4 +1,4 @@
-"""The sections of memory, of machines, of the runs, and of inputs for absent sections."""
+"""The sections of memory, machines and runs, and the list of inputs for absent sections."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Drawn = tuple[Curve, Run]
 
 
 def make_memory_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out curves and logs of memory; a curve of one point is a row of the table."""
+    """Return the section of memory curves and logs; a curve of one point is a table row."""
     curves = [(curve, run) for run in runs for curve in (*run.curves, *_curves_of_tests(run))]
     drawn = grouped([it for it in curves if len(_known(it[0])) > 1], _plot_of)
     if drawn:
@@ -164,7 +164,7 @@ def _reading(it: Reading) -> Cell:
 
 
 def make_machines_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the machines of all runs, and the results of `pymllm doctor` on them."""
+    """Return the section of the machines of all runs, with the results of `pymllm doctor` on them."""
     machines: dict[str, Machine] = {}
     known = [run.machine for run in runs if run.machine is not None]
     for machine in known:
@@ -219,7 +219,7 @@ def _nvml(it: DoctorDocument) -> Cell:
 
 
 def make_runs_section(loaded: LoadedRuns, absent: Sequence[Mapping[str, str]]) -> Iterator[Part]:
-    """List the runs that were read, the files that were not, and the inputs for absent sections."""
+    """Return the section of runs read, files left out, and inputs for absent sections."""
     yield _runs(loaded.runs)
     if loaded.skipped:
         columns = [Column("file", lambda it: it.source), Column("why", lambda it: Cell(it.reason, UNKNOWN))]

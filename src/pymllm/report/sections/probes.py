@@ -1,4 +1,4 @@
-"""The section of probed servers: broken laws, the size of errors, and every difference of a warm answer."""
+"""The section of probed servers: broken laws, sizes of errors, and all differences of warm answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pymllm.report.outcomes import Case, Outcome, Suite, counted
 from pymllm.report.quantities import count_of, show_count, show_duration
 
 _LEAST = 1e-17
-"""Stands for no difference at all, where the axis is logarithmic."""
+"""The value drawn on a logarithmic axis in place of a zero difference."""
 _KINDS = {
     "warm": "served from the cache",
     "computed": "nothing was cached",
@@ -55,19 +55,19 @@ def newest_probes(runs: Sequence[Run]) -> list[ProbeDocument]:
 
 
 def name_of(it: ProbeDocument) -> str:
-    """Return the name of a server: what it is, the model, and the address if it has one that lasts."""
+    """Return the name of a server: its software, the model, and its address if that is lasting."""
     model = "" if it.model is None else f" {it.model}"
     where = f" at {it.url}" if it.url is not None else f" --demo {it.demo}" if it.demo is not None else ""
     return f"{it.server}{model}{where}"
 
 
 def sentence_of(it: ProbeDocument, law: str) -> str:
-    """Return the sentence of a law that a probe was about."""
+    """Return the sentence of a law that a probe judged."""
     return next((row.sentence for row in it.laws if row.id == law), "")
 
 
 def make_probes_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out each server by its newest probe, broken laws first."""
+    """Return the section of servers, each by its newest probe, broken laws first."""
     probes = newest_probes(runs)
     if not probes:
         return
@@ -117,7 +117,7 @@ def _asked(it: ProbeDocument) -> str:
 
 
 def verdict_line(it: ProbeDocument) -> str:
-    """Name in a line the broken or unknown laws, or say that all hold."""
+    """Return a line that names the broken or unknown laws, or says that all hold."""
     claimed = [law for law in it.laws if law.verdict is not Verdict.NOT_CLAIMED]
     found = [law.id for law in claimed if law.verdict is it.verdict]
     if it.verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) and found:
@@ -244,7 +244,7 @@ def _facts(row: ProbeDifference) -> Iterator[str]:
 
 
 def tell_probes(runs: Sequence[Run]) -> Outcome:
-    """Summarise the newest probe of each server; a probe that ended early is unknown."""
+    """Return the outcome of the newest probe of each server; one that ended early is unknown."""
     probes = newest_probes(runs)
     broken = [(it, it.violation) for it in probes if it.violation is not None]
     untested = sum(law.verdict is Verdict.UNKNOWN for it in probes for law in it.laws)

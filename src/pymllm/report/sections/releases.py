@@ -1,4 +1,4 @@
-"""The section of laws that each release of a package breaks, newest to oldest."""
+"""The section of the laws that each release of a package breaks, from newest to oldest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pymllm.report.loading import Run, documents_of, grouped
 from pymllm.report.quantities import count_of
 
 _COLOURS = (PALETTE[7], PALETTE[0], PALETTE[3], PALETTE[1])
-"""Of what is not claimed, holds, is unknown and is violated; no picture has red against green."""
+"""The colours of verdicts: not claimed, holds, unknown and violated, without red against green."""
 _CODES = (Verdict.NOT_CLAIMED, Verdict.HOLDS, Verdict.UNKNOWN, Verdict.VIOLATED)
 _CELL_PIXELS = 26
 _FRAME_PIXELS = 130
@@ -40,7 +40,7 @@ _FRAME_PIXELS = 130
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A law of an implementation, over the releases of a package."""
+    """A law of one implementation over the releases of a package."""
 
     law: str
     sentence: str
@@ -53,7 +53,7 @@ class _Line:
 
 
 def make_releases_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out a picture and a table for each package whose release a search names."""
+    """Return the section of packages with releases that searches name: a picture and a table for each."""
     named = [it for it, _ in documents_of(runs, VerifyDocument) if it.release is not None]
     broken = 0
     for package, documents in grouped(named, _package_of).items():
@@ -83,7 +83,7 @@ def _version_of(document: VerifyDocument) -> str:
 
 
 def _place(release: str) -> tuple[bool, Version, str]:
-    """Return the sort key of a release; a name that is no valid version sorts as the oldest."""
+    """Return the sort key of a release; an invalid version sorts as the oldest."""
     try:
         return True, Version(release), release
     except InvalidVersion:
@@ -95,7 +95,7 @@ def _is_bad(row: LawRow) -> bool:
 
 
 def _lines(documents: Sequence[VerifyDocument]) -> list[_Line]:
-    """Return every tested law, by law and implementation; the newest search of each counts."""
+    """Return every tested law of each implementation, from the newest search of each release."""
     found: dict[tuple[str, str], _Line] = {}
     for document in documents:
         for adapter in document.adapters:
@@ -106,7 +106,7 @@ def _lines(documents: Sequence[VerifyDocument]) -> list[_Line]:
 
 
 def _plot(package: str, lines: Sequence[_Line], releases: Sequence[str]) -> Plot:
-    """Draw laws over releases; a sign in each place repeats the meaning of its colour."""
+    """Return a plot of laws over releases, where a sign repeats the meaning of each colour."""
     trace: dict[str, Any] = {
         "type": "heatmap",
         "x": list(releases),
@@ -142,7 +142,7 @@ def _plot(package: str, lines: Sequence[_Line], releases: Sequence[str]) -> Plot
 
 
 def _names(lines: Sequence[_Line]) -> list[str]:
-    """Name each line by its law, and by its implementation where there are several."""
+    """Return the name of each line: its law, with the implementation if there are several."""
     adapters = {line.adapter: line.adapter.rsplit(":", 1)[-1] for line in lines}
     if len(adapters) == 1:
         return [line.law for line in lines]
@@ -151,7 +151,7 @@ def _names(lines: Sequence[_Line]) -> list[str]:
 
 
 def _code(row: LawRow | None) -> float | None:
-    """Return the middle of a verdict's colour; nothing is drawn where the release was not searched."""
+    """Return the number of a verdict's colour, or ``None`` if the release was not searched."""
     return None if row is None else _CODES.index(row.verdict) + 0.5
 
 

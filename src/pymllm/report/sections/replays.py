@@ -44,7 +44,7 @@ from pymllm.report.records import Histogram
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replay of a workload through a cache, and its run."""
+    """A replay of a workload through a cache, with the run that contains it."""
 
     document: ReplayDocument
     engine: ReplayRun
@@ -52,7 +52,7 @@ class Replayed:
 
     @property
     def workload(self) -> str:
-        """The title of the replayed workload, the same for each cache over the workload."""
+        """The title of the replayed workload, equal for all caches that replayed it."""
         it = self.document.workload
         drawn = f", seed {it.seed}" if it.kind == "named" else ""
         return f"{it.name}, {it.requests:,} requests{drawn}, {self.document.mode}"
@@ -66,12 +66,12 @@ class Replayed:
 
     @property
     def capacity(self) -> int:
-        """The capacity in slots."""
+        """The capacity of the cache in slots."""
         return self.engine.config.capacity
 
     @property
     def best(self) -> float | None:
-        """The hit rate of the best choice, which knows the future; ``None`` if not computed."""
+        """The hit rate of an optimal cache, which knows the future; ``None`` if not computed."""
         return None if self._ceilings is None else self._ceilings.belady_hit_rate
 
     @property
@@ -96,7 +96,7 @@ def find_replays(runs: Sequence[Run]) -> list[Replayed]:
 
 
 def make_hit_rate_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out hit rates; draw those of workloads replayed with several capacities."""
+    """Return the section of hit rates, with plots of workloads replayed at several capacities."""
     for document, run in documents_of(runs, ReplayDocument):
         yield from (Text(line, only=TERMINAL) for line in _heading(document))
         yield from _tables(document, run) if document.runs else ()
@@ -168,14 +168,14 @@ def _of(group: str, name: str, of: Callable[[Replayed], Cell | str]) -> Column:
 
 
 def _counted(group: str, name: str, field: str, missing: str = "not there", thing: str = "token") -> Column:
-    """Make a column of a count, empty where the cache or the mode has none."""
+    """Return a column of a count, empty for caches or modes without it."""
     return _told(group, name, field, lambda count: count_of(count, thing), missing)
 
 
 def _told(
     group: str, name: str, field: str, tell: Callable[[Any], str], missing: str = "not there"
 ) -> Column:
-    """Make a column of a field as text; dots in a name lead to nested fields."""
+    """Return a column of a field as text; dots in its name lead to nested fields."""
     find = attrgetter(field)
     return _of(group, name, lambda it: or_quiet(find(it.engine), tell, missing))
 
@@ -283,7 +283,7 @@ _RECORDED = (
     _counted("recorded hits", "fewer than here", "recorded.fewer", thing="request"),
     _counted("recorded hits", "more than here", "recorded.more", thing="request"),
 )
-"""Columns of a trace whose server said what it had cached."""
+"""Columns for a trace that records what its server had cached."""
 
 
 def _named(*names: str) -> list[Column]:
@@ -293,7 +293,7 @@ def _named(*names: str) -> list[Column]:
 
 
 def _tables(document: ReplayDocument, run: Run) -> Iterator[Table]:
-    """Yield the tables for a terminal: every number, or of several sizes the most important ones of each."""
+    """Yield the tables for a terminal: all numbers of one size, or the main numbers of several."""
     found = [Replayed(document, engine, run) for engine in document.runs]
     if not document.asked.page_sizes:
         recorded = _RECORDED if any(it.engine.recorded for it in found) else ()
@@ -338,7 +338,7 @@ _Measured = tuple[Histogram, Run]
 
 
 def make_latency_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out durations: histograms of benchmarks, and the time that requests of a replay spent in caches."""
+    """Return the section of durations: benchmark histograms, and the cache time of replayed requests."""
     newest: dict[tuple[str, str, str], _Measured] = {}
     for run in runs:
         where = run.machine.fingerprint if run.machine else run.identity
@@ -399,7 +399,7 @@ def _duration_choice(name: str, measured: Sequence[_Measured]) -> Choice:
 
 
 def _steps(histogram: Histogram, run: Run) -> dict[str, Any]:
-    """Draw a histogram as an outline over buckets of equal width, other than its own."""
+    """Return a histogram's outline, drawn over buckets of equal width."""
     counts: Counter[int] = Counter()
     for end, count in zip(histogram.ends, histogram.counts, strict=True):
         if count:
@@ -446,7 +446,7 @@ def _microseconds(it: Replayed, operation: str, field: str) -> float:
 
 
 def _replay_choice(workload: str, replays: Sequence[Replayed]) -> Choice:
-    """Draw a line for each cache from the median to the 99th percentile, with marked ends."""
+    """Return a line for each cache from the median to the 99th percentile, with marked ends."""
     names = [f"{it.cache}, {it.capacity:,} slots" for it in replays]
     panels = []
     for operation in _OPERATIONS:

@@ -55,12 +55,12 @@ _MARKS = {
     _BUT: "but for known deviations",
     _ENDED: "not searched to its end, since the violation of another law ended a search",
 }
-"""Marks behind a verdict, and what they mean for whoever points at it."""
+"""The marks behind a verdict, with the hint for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """An implementation and its newest search."""
+    """An implementation with its newest search."""
 
     adapter: AdapterRow
     document: VerifyDocument
@@ -85,7 +85,7 @@ class Searched:
         return f"{played:,} of {promised:,} programs" if played < promised else ""
 
     def why_unknown(self) -> list[str]:
-        """Give the reason why laws are unknown, or all of them."""
+        """Return the reason why laws are unknown, or all reasons."""
         untested = [law.id for law in self.adapter.laws if law.verdict is Verdict.UNKNOWN]
         reasons = [problem.message for problem in self.adapter.problems]
         if untested and not reasons:
@@ -106,7 +106,7 @@ def newest_searches(runs: Sequence[Run]) -> list[Searched]:
 
 
 def make_laws_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out violations, then unknown results, then the laws, a table for each kind of implementation."""
+    """Return the section of violations, unknown results and laws, a table for each kind of implementation."""
     searches = newest_searches(runs)
     since = find_since(runs)
     yield from search_cards(searches, since)
@@ -152,7 +152,7 @@ def law_tables(searches: Sequence[Searched], heads: Mapping[str, str] = MappingP
 
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
-    """Make tiles that count laws, each law of several implementations once, with its worst verdict."""
+    """Return tiles that count laws, with a law of several implementations under its worst verdict."""
     worst: dict[str, Verdict] = {}
     for verdict in (Verdict.HOLDS, Verdict.UNKNOWN, Verdict.VIOLATED):
         worst |= {law.id: verdict for it in searches for law in it.adapter.laws if law.verdict is verdict}
@@ -189,7 +189,7 @@ def _table(kind: str, searches: Sequence[Searched], heads: Mapping[str, str]) ->
 
 
 def name_laws(ids: Sequence[str]) -> str:
-    """Name laws by their ids, consecutive ids as a range: ``A7, S1-S7``."""
+    """Return laws by their ids, with consecutive ids as a range: ``A7, S1-S7``."""
     runs: list[list[str]] = []
     for id in ids:
         is_next = runs and id == f"{runs[-1][-1][0]}{int(runs[-1][-1][1:]) + 1}"
@@ -210,7 +210,7 @@ def _column(it: Searched, head: str) -> Column:
 
 
 def marks_of(law: LawRow, is_known: bool) -> str:
-    """Return the marks behind a verdict: of limits, of known deviations, of a search that ended early."""
+    """Return the marks behind a verdict: of undone steps, known deviations, or an early end."""
     holds = law.verdict is Verdict.HOLDS
     limit = _LIMIT if law.limits and holds else ""
     return f"{limit}{_BUT if is_known else ''}{_ENDED if law.unfinished else ''}"
@@ -255,7 +255,7 @@ _UNFINISHED = "perhaps not the smallest: the search for smaller ones was cut sho
 
 
 def _again_facts(it: ViolationRow, adapter: str, seed: int) -> Iterator[Fact]:
-    """Yield the commands that show a violation again, and one that shrinks its program."""
+    """Yield the commands that reproduce a violation, and one that shrinks its program."""
     commands = list(commands_again(it, adapter, seed))
     shrink = None if it.file is None else f"pymllm shrink {quote(it.file)} --adapter {quote(adapter)}"
     if not it.rerun_shows_it:
@@ -276,14 +276,14 @@ def program_card(
     file: str | None,
     program: str = "",
 ) -> Card:
-    """Make a card with a program's picture and file, as far as the run has it."""
+    """Return a card with a program's picture and file, if the run includes them."""
     lines = () if run is None else run.programs.get(file or "", ())
     name = (file or "").rsplit("/", 1)[-1] if lines else ""
     return Card(id, title, tone, facts, program, name, lines, picture_of(lines))
 
 
 def commands_again(it: ViolationRow, adapter: str, seed: int) -> Iterator[str]:
-    """Yield only commands that really show a violation again."""
+    """Yield those commands that would reproduce a violation."""
     if it.file is not None and it.rerun_shows_it:
         yield f"pymllm rerun {quote(it.file)} --adapter {quote(adapter)}"
     if it.file is not None and it.judge_shows_it:
@@ -298,7 +298,7 @@ _VERDICTS = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS, Verdict.NOT_CLAIM
 
 
 def tell_searches(runs: Sequence[Run]) -> Outcome:
-    """Summarise the newest search of each implementation; one that could not be started is unknown."""
+    """Return the outcome of the newest search of each implementation; one that failed to start is unknown."""
     searches = newest_searches(runs)
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
     counts[Verdict.UNKNOWN] += sum(not it.adapter.laws for it in searches)
@@ -343,14 +343,14 @@ def _summary(searches: Sequence[Searched], since: Mapping[tuple[str, str], Since
 
 
 def _counted(it: Searched, verdict: Verdict) -> str:
-    """Count the laws of an implementation by verdict; one without laws is unknown as a whole."""
+    """Return the numbers of an implementation's laws by verdict; without laws it is unknown."""
     if not it.adapter.laws and verdict is Verdict.UNKNOWN:
         return "all"
     return show_count(sum(law.verdict is verdict for law in it.adapter.laws))
 
 
 def suite_of(adapter: AdapterRow) -> Suite:
-    """Make the test suite of an implementation: a case for each law."""
+    """Return the test suite of an implementation, with a case for each law."""
     why = adapter.problems[0].message if adapter.problems else "no program tested it"
     broken = {it.law: it for it in reversed(adapter.violations)}
     cases = [_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
@@ -401,12 +401,12 @@ def _families(searches: Sequence[Searched]) -> Iterator[Family]:
 
 
 _Key = tuple[str, str]
-"""Kind and name: coverage goals of several kinds have the same name."""
+"""The kind and name of a coverage goal, since goals of several kinds share names."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """The number of times that a coverage goal was met, and the names that missed it though expected."""
+    """The number of times that coverage goals were reached, and the machines that missed expected ones."""
 
     searched: Counter[_Key] = field(default_factory=Counter)
     soaked: Counter[_Key] = field(default_factory=Counter)
@@ -414,7 +414,7 @@ class _Counted:
     listed: set[_Key] = field(default_factory=set)
 
     def times(self, it: CoverageGoal) -> int:
-        """Return how often a coverage goal was met."""
+        """Return how often a coverage goal was reached."""
         return self.searched[it.kind, it.name] + self.soaked[it.kind, it.name]
 
     def asked(self) -> list[CoverageGoal]:
@@ -443,7 +443,7 @@ def _count(runs: Sequence[Run]) -> _Counted:
 
 
 def make_goals_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the coverage goals over all runs, those expected and never reached first."""
+    """Return the section of coverage goals over all runs, expected but unreached ones first."""
     counted = _count(runs)
     asked = counted.asked()
     never = [it for it in asked if not counted.times(it) and counted.unmet.get((it.kind, it.name))]

@@ -1,4 +1,4 @@
-"""Traces as servers answered them: their hits beside those predicted, and times to the first token."""
+"""The section of traces sent to servers: real and predicted hits, and times to the first token."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _Row = TypeVar("_Row", ServedKind, TimesToFirst, ServedDifference)
 
 @dataclass(frozen=True, slots=True)
 class _Of(Generic[_Row]):
-    """A row of a document, and the document."""
+    """A row of a document, with the document."""
 
     document: ServedDocument
     row: _Row
 
     @property
     def name(self) -> str:
-        """The trace, and the server that it was sent to."""
+        """The name of the trace, and of the server that received it."""
         it = self.document
         return f"{it.name} to {it.url}, {'one by one' if it.mode == 'serial' else f'speed {it.speed:g}'}"
 
 
 def find_served(runs: Sequence[Run]) -> list[ServedDocument]:
-    """Return the newest replay of each trace against each server, in each way."""
+    """Return the newest replay of each trace against each server, for each way of sending."""
     found: dict[tuple[object, ...], ServedDocument] = {}
     for it, _ in documents_of(runs, ServedDocument):
         found[it.name, it.url, it.mode, it.speed, it.capacity, it.page_size] = it
@@ -37,7 +37,7 @@ def find_served(runs: Sequence[Run]) -> list[ServedDocument]:
 
 
 def make_served_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out replays against servers: hits by kind of difference, times to the first token, and requests."""
+    """Return the section of replays against servers: hits by difference, first-token times, and requests."""
     found = find_served(runs)
     for it in found:
         yield from (Text(line, only=TERMINAL) for line in _heading(it))
@@ -91,7 +91,7 @@ def make_served_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def _heading(it: ServedDocument) -> Iterator[str]:
-    """Yield the requests sent, and their hits."""
+    """Yield the number of requests sent, and their hits."""
     how = "one by one" if it.mode == "serial" else f"by its clock, {it.speed:g} times as fast"
     yield f"{it.name} to {it.url} ({it.api}), {how}, tokens of seed {it.seed}"
     kept = f", {it.kept:,} of them kept from before" if it.kept else ""

@@ -1,4 +1,4 @@
-"""The section of one campaign for a terminal: what failed and what is missing, tables, and a sum."""
+"""The section that a terminal shows for a campaign: failures, gaps, tables, and a summary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pymllm.report.quantities import count_of, show_duration
 from pymllm.report.sections.campaigns import campaign_tables, failure_cards
 
 _MOST = 20
-"""Lines of a list."""
+"""The greatest number of lines of a list."""
 _MOST_FINDINGS = 50
 
 
 def make_campaign_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out a campaign, or several merged ones."""
+    """Return the section of one campaign, or of several merged ones."""
     (it,) = runs[0].documents
     yield from map(Text, _settings(it))
     yield from known_texts(it.deviations)
@@ -80,13 +80,13 @@ def _missing(it: SoakDocument, row: CampaignRow) -> str:
 
 
 def _differing(it: SoakDocument) -> int:
-    """Count the runs that played differently when repeated."""
+    """Return a text that counts the runs with different results when repeated."""
     met = sum(row.runs for adapter in it.adapters for row in adapter.failures if row.failure.law == "X3")
     return max(met, len(it.conflicts))
 
 
 def _findings(it: SoakDocument) -> Iterator[str]:
-    """Yield the kinds of findings, new kinds first, after a merge that compared them with known kinds."""
+    """Yield findings by kind, new kinds first, after a merge that compared them with known ones."""
     for row in it.findings:
         word = "NEW" if row.new else "known" if row.runs else "not seen"
         size = "not made small"
@@ -110,7 +110,7 @@ def _goals(it: SoakDocument) -> Iterator[Text]:
 
 
 def _sum_up(it: SoakDocument) -> Iterator[str]:
-    """Summarise the end of the campaign."""
+    """Return a summary of how the campaign ended."""
     failures = [row for adapter in it.adapters for row in adapter.failures]
     tested = {law for adapter in it.adapters for law in adapter.tests}
     broken = {row.failure.law for row in failures if row.failure.law}
@@ -137,7 +137,7 @@ def _sum_up(it: SoakDocument) -> Iterator[str]:
 
 
 def _strictly(it: SoakDocument, missing: int) -> Iterator[str]:
-    """Name the reasons other than laws for which a strict campaign fails."""
+    """Return the reasons other than laws for which ``--strict`` fails a campaign."""
     if missing:
         yield f"failed by --strict: {count_of(missing, 'coverage goal')} never reached"
     if gone := sum(row.status == "gone" for row in it.deviations):

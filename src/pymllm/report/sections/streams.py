@@ -1,4 +1,4 @@
-"""The section of streams of cache events: their producers' laws, and the first event that broke each."""
+"""The section of cache event streams: the laws of each producer, and the first event that broke each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def newest_streams(runs: Sequence[Run]) -> list[WatchDocument]:
 
 
 def make_streams_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out each stream: a card for each broken law, and the laws with the number of their tests."""
+    """Return the section of streams: a card for each broken law, and all laws with their test counts."""
     streams = newest_streams(runs)
     for it in streams:
         yield Text(_heard(it), only=TERMINAL)
@@ -118,7 +118,7 @@ def _card(document: WatchDocument, it: WatchFinding) -> Card:
 
 
 def tell_streams(runs: Sequence[Run]) -> Outcome:
-    """Summarise the newest result of each stream."""
+    """Return the outcome of the newest result of each stream."""
     streams = newest_streams(runs)
     rows = [(it, law) for it in streams for law in it.laws]
     broken = [row for row in rows if row[1].verdict is Verdict.VIOLATED]

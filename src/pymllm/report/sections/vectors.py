@@ -1,4 +1,4 @@
-"""The section of vectors played on implementations: what failed, and how many passed."""
+"""The section of test vectors played on implementations: the failed ones, and the number that passed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def newest_vectors(runs: Sequence[Run]) -> list[VectorsDocument]:
 
 
 def make_vectors_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay out the implementations, and each vector that failed on one."""
+    """Return the section of implementations and of each vector that failed on one."""
     documents = newest_vectors(runs)
     if not documents:
         return
@@ -63,7 +63,7 @@ def make_vectors_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def tell_vectors(runs: Sequence[Run]) -> Outcome:
-    """Summarise the vectors on each implementation; known deviations are no failures."""
+    """Return the outcome of the vectors on each implementation; known deviations are no failures."""
     documents = newest_vectors(runs)
     failed = [(it, row) for it in documents for row in it.vectors if row.verdict == "failed"]
     counts = tuple(

@@ -1,4 +1,4 @@
-"""The section of one search for a terminal: verdicts, then what shows them, tables, and a sum."""
+"""The section that a terminal shows for a search: verdicts, their evidence, tables, and a summary."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ WORDS = {
     Verdict.HOLDS: "holds",
     Verdict.NOT_CLAIMED: "not claimed",
 }
-"""In the order of the table: first what somebody has to look at."""
+"""Words for verdicts in the order of the table, those that need attention first."""
 _LOUD = {Verdict.VIOLATED: BAD, Verdict.UNKNOWN: UNKNOWN}
 
 
 def make_verify_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay a search out: each law once, over all adapters, and how much of the rest was reached."""
+    """Return the section of a search: each law once over all adapters, and the coverage goals reached."""
     (it,) = runs[0].documents
     laws = judged_laws(it)
     yield from _settings(it, f", {count_of(it.jobs or 1, 'process', 'processes')}")
@@ -77,7 +77,7 @@ def make_verify_section(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def make_compare_section(runs: Sequence[Run]) -> Iterator[Part]:
-    """Lay a comparison out: the same, with a table for each kind, a column for each implementation."""
+    """Return the section of a comparison: a table for each kind, with a column for each implementation."""
     (it,) = runs[0].documents
     searches = newest_searches(runs)
     yield from _settings(it)
@@ -104,7 +104,7 @@ def judged_laws(document: VerifyDocument) -> tuple[LawRow, ...]:
 
 
 def _settings(it: VerifyDocument, jobs: str = "") -> Iterator[Text]:
-    """Name the settings of a search, and the length of its programs."""
+    """Yield the settings of a search, with the length of its programs."""
     named = it.versions | ({} if it.release is None else {it.release.package: it.release.version})
     versions = "  ".join(f"{name} {version}" for name, version in named.items())
     amount = "" if it.examples is None else f", {it.examples:,} per machine and configuration"
@@ -115,7 +115,7 @@ def _settings(it: VerifyDocument, jobs: str = "") -> Iterator[Text]:
 
 
 def _verdicts(document: VerifyDocument, merged: Sequence[LawRow]) -> Iterator[Text]:
-    """Name the verdicts, worst first: laws that are violated, then what is unknown; or that all hold."""
+    """Yield the verdicts, worst first: violated laws, then unknown ones; or that all hold."""
     judged = [adapter for adapter in document.adapters if adapter.machines]
     laws = [law for law in merged if law.verdict is not Verdict.NOT_CLAIMED]
     is_fine = len(judged) == len(document.adapters)
@@ -145,7 +145,7 @@ def _verdicts(document: VerifyDocument, merged: Sequence[LawRow]) -> Iterator[Te
 
 
 def passed_over(document: VerifyDocument) -> Iterator[Text]:
-    """Name the broken laws that are outside the search."""
+    """Return words for the broken laws that the search was not about."""
     if found := document.passed_over:
         laws = ", ".join(f"{law} in {count_of(count, 'program')}" for law, count in found.items())
         yield Text(f"beside    not asked for, and broken: {laws}", UNKNOWN)
@@ -162,7 +162,7 @@ def _counted(laws: Iterable[LawRow]) -> Iterator[str]:
 
 
 def _ended(it: VerifyDocument) -> str:
-    """Describe how much was played, and how much less than promised."""
+    """Return words for the amount played, and any shortfall from the amount promised."""
     steps = sum(machine.steps for adapter in it.adapters for machine in adapter.machines)
     amount = f"{count_of(it.programs, 'program')}, {count_of(steps, 'step')}"
     short = cut_short(it)
@@ -170,7 +170,7 @@ def _ended(it: VerifyDocument) -> str:
 
 
 def cut_short(document: VerifyDocument) -> str:
-    """Describe how much less was played than promised, if less."""
+    """Return words for a shortfall from the amount promised, or an empty text."""
     if document.programs >= document.promised:
         return ""
     failed = "failed by --strict: " if document.strict else ""
@@ -202,7 +202,7 @@ def _tests(law: LawRow) -> str:
 
 
 def _unclaimed(laws: Iterable[LawRow]) -> Iterator[Text]:
-    """Count and name in one line the laws that no adapter claims, if any."""
+    """Yield one line with the number and names of laws that no adapter claims, if any."""
     ids = [law.id for law in laws if law.verdict is Verdict.NOT_CLAIMED]
     if ids:
         told = f"not claimed: {count_of(len(ids), 'law')}, {name_laws(ids)}"
@@ -220,7 +220,7 @@ def _invariants(document: VerifyDocument) -> Table:
 
 
 def _goals(document: VerifyDocument) -> Iterator[Part]:
-    """Count for each machine the expected and the reached coverage goals, and name the others."""
+    """Yield the expected and reached coverage goals of each machine, with the missed ones by name."""
     machines = grouped(document.goals, lambda it: it.machine)
     reached = [
         Column("machine", lambda it: it[0]),
@@ -259,7 +259,7 @@ def _count_column(name: str) -> Column:
 
 
 def suites_of(document: VerifyDocument) -> Iterator[Suite]:
-    """Yield the test cases of each adapter, of the goals of a strict search, and of known deviations."""
+    """Yield test suites: for each adapter, the goals of a strict search, and known deviations."""
     yield from map(suite_of, document.adapters)
     if document.strict and document.goals:
         told = [

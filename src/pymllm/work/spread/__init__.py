@@ -1,1 +1,1 @@
-"""Shards of a list of tasks over many machines: they go out to an executor, and their files come back."""
+"""Shards of tasks sent to an executor for many machines, and the files that come back."""

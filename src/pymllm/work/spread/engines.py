@@ -1,4 +1,4 @@
-"""Engines that play shards: any object that offers `concurrent.futures.Executor`, opened by its name.
+"""Engines that play shards: objects with the interface of `concurrent.futures.Executor`, by name.
 
 Each engine is imported where it is asked for. What they do beyond an executor is told by three functions: how
 many shards are played at once, and how the engine is let go of.
@@ -23,7 +23,7 @@ _DASK_SECONDS = 20.0  # in which a scheduler must answer
 
 @dataclass
 class Engine:
-    """An executor, and the facts known about it."""
+    """An executor, with facts about it."""
 
     open: Callable[[], Executor]
     # how many shards are played at once, as far as the executor tells
@@ -41,32 +41,32 @@ class Engine:
 
     @property
     def workers(self) -> int | None:
-        """The number of shards played at once; the last known number if the engine does not answer."""
+        """The number of shards played at once; the last known number if the engine does not respond."""
         with suppress(Exception):  # of an engine that is about to be lost
             self._workers = self.count(self.executor)
         return self._workers
 
     @property
     def room(self) -> int | None:
-        """The number of shards to give to the engine at once; ``None`` for all."""
+        """The number of shards to submit at once; ``None`` for all."""
         workers = None if self.queues else self.workers
         return None if workers is None else max(1, workers)
 
     def restart(self) -> None:
-        """Open another executor in place of a broken one; if that fails, keep the broken one."""
+        """Replace a broken executor by a new one; if that fails, keep the broken one."""
         with suppress(Exception, SystemExit):
             self.executor.shutdown(wait=False, cancel_futures=True)
         with suppress(Exception, SystemExit):
             self.executor = self.open()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close the executor; with ``at_once``, abandon the shards that it still plays."""
+        """Close the executor; ``at_once`` abandons running shards."""
         with suppress(Exception, SystemExit):  # it may be gone already
             self.end(self.executor, at_once)
 
 
 def open_engine(name: str, jobs: int, folder: Path) -> Engine:
-    """Open an engine: one of `FORMS`.
+    """Open an engine named in one of the `FORMS`.
 
     A shard takes ``jobs`` processors. ``folder`` is where an engine may keep what it has to say. `UsageError`
     names what is missing or does not answer.
@@ -164,7 +164,7 @@ def _refusal(name: str, error: BaseException) -> UsageError:
 
 
 def _count_workers(executor: Executor) -> int | None:
-    """Ask an executor for its number of workers, by the attributes that known executors have."""
+    """Return an executor's number of workers, by the attributes of known executors."""
     for name in ("_max_workers", "num_workers"):
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:

@@ -1,4 +1,4 @@
-"""Shards with results kept in a file: what came back is put behind what is there, and is not sent out again.
+"""Shards whose results are appended to a file, and which are not sent out again.
 
 The shards are a list of tasks, too, and their keys stand in the same file: into how many shards the work was
 cut, and which of them came back.
@@ -20,7 +20,7 @@ from pymllm.work.spread.shard_task import ENDED, KEPT, MOST, PlayedShard, ShardT
 from pymllm.work.spread.spread import Progress
 
 _CUT = (0, 0)
-"""Stands among the shards for the task of cutting the work."""
+"""The task under which the file stores the number of shards."""
 
 
 class KeptShards:
@@ -41,7 +41,7 @@ class KeptShards:
         self._name = hashlib.sha256(whole.encode()).hexdigest()[:16]
 
     def cut(self, asked: int | None, count: Callable[[], int]) -> int:
-        """Return the number of shards into which the work is cut: as asked, as before, or by ``count``."""
+        """Return the number of shards: as requested, as before, or from ``count``."""
         shards = asked or self._kept.find(_CUT) or count()
         if self._kept.find(_CUT) != shards:
             self._kept.keep(_CUT, shards)
@@ -65,7 +65,7 @@ class KeptShards:
         ]
 
     def keep(self, played: PlayedShard, shards: int, progress: Progress) -> str | None:
-        """Keep the results of a shard, or return the reason why they cannot be kept."""
+        """Store the results of a shard, or return the reason why they cannot be stored."""
         if played.status not in ENDED:
             return describe_end(played)
         try:
@@ -95,7 +95,7 @@ def _unpack(shard: tuple[int, int], plain: Any) -> int:
 
 
 def _count(document: Any) -> tuple[int, int, bool]:
-    """Count a shard's finished tasks and those with findings, and tell whether all tasks are finished."""
+    """Return the numbers of a shard's finished tasks and of findings, and whether all are finished."""
     if "faults" in document:  # of ``pymllm faults``, which has the same document for all faults and for some
         return len(document["faults"]), int(document["missed"]), True
     return int(document["done"]), len(document["broken"]), document["done"] == document["tasks"]

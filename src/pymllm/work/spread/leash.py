@@ -1,4 +1,4 @@
-"""The process of a shard: the program ``pymllm``, ended as soon as whoever started it is gone.
+"""The process of a shard: the program ``pymllm``, which ends when its starter does.
 
 A worker that is killed cannot end what it has started; without this, its shard would go on beside the second
 attempt, and take a processor that somebody else was given.
@@ -17,7 +17,7 @@ _TICK = 0.5  # seconds between two looks
 
 
 def run(starter: int) -> None:
-    """Run pymllm with this process's arguments; ``starter`` is the process that started it."""
+    """Run pymllm with this process's arguments; ``starter`` is the parent process."""
     threading.Thread(target=_guard, args=(starter,), daemon=True).start()
     sys.argv[0] = "pymllm"
     runpy.run_module("pymllm", run_name="__main__", alter_sys=True)

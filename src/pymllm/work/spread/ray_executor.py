@@ -49,11 +49,11 @@ class RayExecutor(Executor):
 
     @property
     def workers(self) -> int:
-        """The number of tasks that the cluster can run at once now; at least one, for it may grow."""
+        """The number of tasks that the cluster can run at once, at least 1 since it may grow."""
         return max(1, int(ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Hand a call to Ray, which runs it once: whoever asks decides on a second time."""
+        """Submit a call to Ray, which runs it without retries, as these are the caller's decision."""
         if self._is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         remote = ray.remote(num_cpus=self._cpus, max_retries=0, scheduling_strategy="SPREAD")(fn)
@@ -73,7 +73,7 @@ class RayExecutor(Executor):
             future.set_result(told.result())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; without ``wait`` cancel the calls not answered, and leave the cluster."""
+        """Accept no more calls; without ``wait``, cancel unfinished ones and leave the cluster."""
         self._is_closed = True
         if wait and not cancel_futures:
             for future in list(self._refs):

@@ -1,4 +1,4 @@
-"""One shard on a worker node: a command line in a process of its own, and the file of work that it wrote.
+"""A shard on a worker node: a command line in a separate process, and its file of results.
 
 Whatever spreads shards carries `play_shard` and its argument to a node, and the answer back, as plain data.
 The process of the shard does not outlive the one that asked for it (`pymllm.work.spread.leash`). What it has
@@ -24,16 +24,16 @@ from pathlib import Path
 from pymllm.text_file import cut
 
 MOST = 100_000
-"""Most shards of a list of tasks over many machines."""
+"""The greatest number of shards of tasks over many machines."""
 LEDGER = "ledger.jsonl"
 KEPT = "kept.jsonl"
 PROGRAMS = "programs"
 CORPUS = "corpus.jsonl"
 ENDED = (0, 1, 3)
-"""With these statuses a shard was played to its end: nothing broken, a law broken, something unknown."""
+"""Exit statuses of a completed shard: no law broken, a law broken, or something unknown."""
 
 PROGRAMS_LIMIT = 2**25
-"""Most bytes of programs, packed, that travel with a shard; the small ones first."""
+"""The greatest size of packed programs that a shard sends back, smallest first."""
 
 _REFUSED = 2
 _LOOK = 0.5  # seconds between two looks for a sign to stop
@@ -43,7 +43,7 @@ _SAID_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard that a node is asked to play."""
+    """A shard for a node to play."""
 
     words: tuple[str, ...]  # of ``pymllm``: the command whose tasks are shared
     number: int  # number, count: which part of them, counted from 1
@@ -78,7 +78,7 @@ class PlayedShard:
 
 
 def play_shard(task: ShardTask) -> PlayedShard:
-    """Play a shard to its end, starting from the results that an earlier attempt left on this node.
+    """Play a shard to its end, continuing from an earlier attempt's results on this node.
 
     What lies there may be in use by an attempt that was given up too early, or be of another version. Where
     the command refuses it, the shard is played from its beginning in a folder of its own.
@@ -92,7 +92,7 @@ def play_shard(task: ShardTask) -> PlayedShard:
 
 
 def _home(campaign: str) -> Path:
-    """Return the folder of a campaign on this node, writable by this user only."""
+    """Return a campaign's folder on this node, which only this user can write."""
     home = Path(tempfile.gettempdir()) / f"pymllm-{os.getuid()}-{campaign}"
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()
@@ -177,7 +177,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def _count_results(path: Path) -> int:
-    """Count the results in a file of work: its lines, without the first."""
+    """Return the number of results in a file: its lines without the first."""
     try:
         with open(path, "rb") as file:
             return max(0, sum(line.endswith(b"\n") for line in file) - 1)
@@ -191,7 +191,7 @@ def _end_of(path: Path) -> str:
 
 
 def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
-    """Pack the files that a shard has written."""
+    """Return the files that a shard has written, packed."""
     found = sorted((folder / PROGRAMS).glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name))
     programs: list[tuple[str, bytes]] = []
     size = 0
@@ -219,7 +219,7 @@ def _collect(answer: PlayedShard, folder: Path, file: str) -> PlayedShard:
 
 
 def describe_end(played: PlayedShard) -> str:
-    """Describe the end of a shard's process that gave no results."""
+    """Return words for the end of a shard's process that left no results."""
     how = (
         f"was killed by signal {-played.status}"
         if played.status < 0
@@ -230,7 +230,7 @@ def describe_end(played: PlayedShard) -> str:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack received data, up to a bound; raise `ValueError` if the data are longer."""
+    """Return unpacked data of bounded size; raise `ValueError` if there is more."""
     reader = zlib.decompressobj()
     text = reader.decompress(packed, limit)
     if reader.unconsumed_tail:

@@ -28,7 +28,7 @@ _LOOK = 1.0  # seconds between two looks at all jobs
 _PATIENCE = 15.0  # seconds that a result may take to be seen here after its job has ended
 _ARRAY_MAX = 1_000  # jobs of an array: what Slurm takes by default is one more
 _MINUTES = 24 * 60
-"""Of a job, unless ``SBATCH_TIMELIMIT`` says otherwise: ``sbatch`` gives its variables precedence."""
+"""The default minutes of a job, which ``SBATCH_TIMELIMIT`` overrides."""
 
 _Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -79,7 +79,7 @@ class SlurmExecutor(Executor):
         self._thread.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a call, together with all others that come within a second."""
+        """Submit a call, together with all others made within a second."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
@@ -88,7 +88,7 @@ class SlurmExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; without ``wait`` cancel all jobs, else with ``cancel_futures`` waiting ones."""
+        """Accept no more calls; without ``wait`` cancel all jobs, with ``cancel_futures`` waiting ones."""
         with self._lock:
             self._is_closed = True
             futures = [*(call[0] for call in self._calls), *self._jobs]
@@ -135,7 +135,7 @@ class SlurmExecutor(Executor):
             self._jobs |= {call[0]: job for call, job in zip(calls, jobs, strict=True)}
 
     def _look_at(self, future: Future[Any], job: submitit.Job[Any]) -> None:
-        """Pass on the state of a job: that it began, or was cancelled, or has ended."""
+        """Report a job's state to its future: running, cancelled or finished."""
         if future.cancelled():
             _cancel(job)
         elif not job.done():
@@ -153,12 +153,12 @@ class SlurmExecutor(Executor):
             self._jobs.pop(future, None)
 
     def _is_late(self, future: Future[Any]) -> bool:
-        """Tell whether the result of an ended job is overdue; file systems are slow."""
+        """Tell whether the result of an ended job is overdue, as file systems may be slow."""
         return time.monotonic() - self._ended.setdefault(future, time.monotonic()) > _PATIENCE
 
 
 def _result_of(job: submitit.Job[Any]) -> Any:
-    """Return the result of a job, but do not let submitit wait for a missing one."""
+    """Return the result of a job, without letting submitit wait for a missing one."""
     if job.paths.result_pickle.exists():
         return job.result()
     said = (job.stderr() or "").strip().splitlines()[-1:]

@@ -1,4 +1,4 @@
-"""Shards handed to an engine and taken back, until each was played or given up; nothing is played here.
+"""The submission of shards to an engine until each is played or given up.
 
 The engine may lose what it was given: a worker, a node, a pool of processes as a whole. That costs the shard
 one of its attempts, and is no verdict. What was lost waits a while, so that the engine notices what is gone,
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """The number of shards that are not played yet."""
+        """The number of shards not yet played."""
         return self.shards - self.done - self.running - len(self.lost)
 
 
@@ -59,11 +59,11 @@ class _Attempt:
 
 
 Keeper = Callable[[PlayedShard], str | None]
-"""Keeps what came back, and counts it; returns why it is not what was asked for."""
+"""A function that stores a returned shard and returns why it is not the expected one, if so."""
 
 
 class Spread:
-    """The distribution of the shards of a list of tasks to an engine.
+    """The distribution of a list's shards to an engine.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Spread:
         self._is_over = False
 
     def play(self, tasks: Iterable[ShardTask]) -> None:
-        """Play all shards; an interrupt, kept in `interruption`, ends it with the results until then."""
+        """Play all shards; an interrupt, stored in `interruption`, keeps the results so far."""
         self._waiting.extend(map(_Attempt, tasks))
         try:
             while self._waiting or self._given:
@@ -124,7 +124,7 @@ class Spread:
     # -- out -----------------------------------------------------------------------------------------------
 
     def _give(self) -> None:
-        """Submit as many shards as the engine plays at once; others can then still be cancelled."""
+        """Submit as many shards as the engine plays at once, so that others can still be cancelled."""
         room = self._engine.room
         for _ in range(len(self._waiting)):
             if room is not None and len(self._given) >= room:
@@ -200,7 +200,7 @@ class Spread:
         self._waiting.append(_Attempt(attempt.task, attempt.count + 1, due, is_alone and is_last))
 
     def _keep_arrived(self) -> None:
-        """Keep the results that have arrived but were not yet taken."""
+        """Store results that have arrived but were not yet taken."""
         with suppress(Empty):
             while True:
                 future = self._arrived.get_nowait()
@@ -212,7 +212,7 @@ class Spread:
 
 
 def _why_no_answer(task: ShardTask, found: Any) -> str | None:
-    """Return the reason why an executor's answer does not belong to a task: it may be anybody's."""
+    """Return the reason why an executor's result does not belong to a task, as it may be forged."""
     if not isinstance(found, PlayedShard):
         return f"the executor gave {type(found).__name__} instead of a shard's answer"
     if found.number != task.number:

@@ -1,4 +1,4 @@
-"""Block contexts: who holds which KV block, which block has a cached state, and whole requests over both.
+"""Block contexts: KV blocks with their references, cached states of blocks, and whole requests.
 
 Every name is also importable from its own module.
 """

@@ -1,4 +1,4 @@
-"""Whole requests over blocks and cached states, step by step."""
+"""The context of whole requests over KV blocks and cached states, which runs them step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DynamicInferenceContext"]
 
 
 class DynamicInferenceContext(RequestContext):
-    """Run requests over a pool of KV blocks, with cached states for models that have recurrent layers.
+    """A context that runs requests over a pool of KV blocks, with cached states for recurrent layers.
 
     A request is added and computes its prompt in chunks, one to a step; then each step computes one token of
     it until it is released. Between steps it may be paused, resumed or released at any point, and cut back
@@ -84,7 +84,7 @@ class DynamicInferenceContext(RequestContext):
     """
 
     def __repr__(self) -> str:
-        """Show the number of requests, the maximum, and both allocators."""
+        """Return the number of requests, the maximum, and both allocators."""
         return (
             f"DynamicInferenceContext(requests={len(self._rows)} of {self.max_requests}, "
             f"{self.kv_block_allocator!r}, {self.mamba_slot_allocator!r})"
@@ -128,7 +128,7 @@ class DynamicInferenceContext(RequestContext):
         return batch
 
     def begin_step(self) -> ForwardBatch:
-        """Fix the work of the next step: a token of each decoding request, and the scheduled chunks.
+        """Plan the next step: a token of each decoding request, and the scheduled chunks.
 
         Returns
         -------
@@ -164,7 +164,7 @@ class DynamicInferenceContext(RequestContext):
         return ForwardBatch(steps)
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
-        """Take over the results of the forward pass: register blocks, cache states, go on.
+        """Apply the results of the forward pass: register blocks, cache states, and advance requests.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class DynamicInferenceContext(RequestContext):
             self._rows.move(live, Region.DECODE if live.is_prefilled else Region.WAITING)
 
     def abort_step(self) -> None:
-        """Leave a step after its forward pass failed; nothing is registered, cached or counted as computed.
+        """End a step whose forward pass failed; nothing is registered, cached or counted as computed.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class DynamicInferenceContext(RequestContext):
                 states.zero_()
 
     def _extend_decoding(self, undo: ExitStack) -> None:
-        """Give each decoding request a block for its next token, or none of them."""
+        """Give each decoding request a block for its next token; or give none of them a block."""
         full = [
             live
             for live in self._rows.of(Region.DECODE)
@@ -267,13 +267,13 @@ class DynamicInferenceContext(RequestContext):
         undo.callback(self._shorten, full)
 
     def _shorten(self, full: list[LiveRequest]) -> None:
-        """Take back the blocks that `_extend_decoding` gave, before any later allocation."""
+        """Take back the blocks that `_extend_decoding` gave, before any other allocation."""
         for live in full:
             self._rows.shorten(live, 1)
         self.kv_block_allocator._untake(len(full))
 
     def _offsets_of(self, prefilling: list[LiveRequest], undo: ExitStack) -> list[tuple[int, ...]]:
-        """Have the offsets computed at which each chunk leaves a state."""
+        """Compute the offsets at which each chunk leaves a state."""
         slots = self.mamba_slot_allocator
         if slots is None:
             return [()] * len(prefilling)

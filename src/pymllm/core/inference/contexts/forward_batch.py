@@ -1,4 +1,4 @@
-"""The work of a step, for the forward pass to read."""
+"""The plan of a step, as the forward pass reads it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def plan_step(
     offsets: tuple[int, ...] = (),
     first_output: int = 0,
 ) -> RequestStep:
-    """Plan the tokens that a request computes in the next step, and the slots of their KV.
+    """Return the tokens that a request computes in the next step, with the slots of their KV.
 
     Cost: O(what is computed). Laws: E2, E5.
     """

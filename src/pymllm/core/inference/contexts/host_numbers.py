@@ -1,4 +1,4 @@
-"""Integers of any container, as an array that Python can read at once."""
+"""Conversions of integers from any container to host arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
 def host_array(values: Any) -> NDArray[Any]:
-    """Return a table that a context offers as an array, from a tensor, an array or a sequence.
+    """Return a context's table as an array, from a tensor, an array or a sequence.
 
     Cost: O(1) for CPU tensors and arrays, O(n) for sequences; one copy, which synchronises, for a tensor on
     another device.
@@ -35,7 +35,7 @@ def host_array(values: Any) -> NDArray[Any]:
 def host_integers(
     name: str, values: Sequence[Any] | torch.Tensor | NDArray[np.integer], stop: int | None = None
 ) -> NDArray[np.int64]:
-    """Read integers as one dimension of int64.
+    """Return integers as a one-dimensional int64 array.
 
     ``values``: integers of any shape, on any device. Bools are none, though one among ints in a list is not
     noticed. Cost: O(n); a tensor of another device is copied once, which synchronises. Law: X1.
@@ -75,13 +75,13 @@ def is_outside(numbers: NDArray[np.int64], stop: int) -> bool:
 
 
 def _refuse_beyond_int64(name: str, values: Any) -> None:
-    """Refuse integers for which NumPy had to take another dtype, if they are all integers."""
+    """Raise an error for integers that do not fit int64."""
     if isinstance(values, Sequence) and all(type(value) is int for value in values):
         beyond = next(value for value in values if not -_LARGEST - 1 <= value <= _LARGEST)
         raise ValueError(f"{name} has {beyond}, which int64 does not have")
 
 
 def check_as_many(name: str, values: NDArray[np.int64], count: int, of_what: str) -> None:
-    """Refuse values that are not as many as something else."""
+    """Raise an error if the number of values differs from another number."""
     if values.size != count:
         raise ValueError(f"{values.size} {name} for {count} {of_what}; give one for each")

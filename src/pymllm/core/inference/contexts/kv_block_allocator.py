@@ -1,4 +1,4 @@
-"""The allocator of KV blocks: who holds a block, and what content is known under which hash."""
+"""The allocator of KV blocks, with their references and with the hashes of their contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BlockIds = Sequence[int] | torch.Tensor | NDArray[np.integer]
 
 
 class BlockObserver:
-    """Run an observer on updated trackers, and keep its code from changing them meanwhile (X2, X6)."""
+    """A guard that runs an observer on updated trackers and keeps its code from changing them (X2, X6)."""
 
     def __init__(self) -> None:
         self._is_running = False
@@ -38,7 +38,7 @@ class BlockObserver:
     def run(
         self, observer: Callable[[list[int], set[int]], None] | None, blocks: list[int], hashes: set[int]
     ) -> None:
-        """Call ``observer`` with the blocks and the hashes that are gone; its error passes on."""
+        """Call ``observer`` with the removed blocks and hashes; its error is passed on."""
         if observer is None:
             return
         self._thread = get_ident()
@@ -49,7 +49,7 @@ class BlockObserver:
             self._is_running = False
 
     def refuse(self, name: str) -> None:
-        """Refuse a call from inside the observer."""
+        """Raise an error for a call from inside the observer."""
         if self._is_running:
             refuse_other_thread(name, "allocator", self._thread, "is inside on_blocks_deregistered")
             raise RuntimeError(
@@ -59,20 +59,20 @@ class BlockObserver:
 
 
 class _Release(NamedTuple):
-    """The effects of a release, computed before anything is changed."""
+    """The effects of a release, computed before anything changes."""
 
     given: NDArray[np.int64]
-    """Distinct blocks."""
+    """The distinct blocks."""
     left: NDArray[np.int32]
-    """How many references each has then."""
+    """The number of references that each block then has."""
     registered: list[int]
-    """Those of them without references then that are registered."""
+    """The registered blocks that then have no references."""
     gone: list[int]
-    """Those that are not."""
+    """The unregistered blocks that then have no references."""
 
 
 class KVBlockAllocator(OneOwner):
-    """Hand out the blocks of a KV buffer, share them by reference, and remember what is in them.
+    """An allocator of the blocks of a KV buffer, which shares blocks by reference and records their contents.
 
     Each block is free, referenced, or cached (registered under a hash and referenced by nobody). The last
     block is a dummy that takes padded writes and belongs to nobody.
@@ -178,7 +178,7 @@ class KVBlockAllocator(OneOwner):
         self.reset()
 
     def __repr__(self) -> str:
-        """Show the pool's size, and the counts of free and of cached blocks."""
+        """Return the pool's size, and the numbers of free and of cached blocks."""
         return (
             f"KVBlockAllocator(pool_size={self.pool_size}, "
             f"policy={self.prefix_caching_eviction_policy.value!r}, pool_avail={self.pool_avail}, "
@@ -187,7 +187,7 @@ class KVBlockAllocator(OneOwner):
 
     @property
     def evictable_blocks(self) -> int:
-        """Count the cached blocks without a referenced registered descendant (beyond the reference).
+        """Return the number of cached blocks without a referenced descendant (beyond the reference).
 
         ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet. Cost: a
         counter. Law: C1.
@@ -195,7 +195,7 @@ class KVBlockAllocator(OneOwner):
         return self._forest.evictable
 
     def allocate_memory_blocks(self, n: int) -> torch.Tensor | None:
-        """Take blocks, each with one reference, evicting cached ones where too few are free.
+        """Allocate blocks with one reference each, evicting cached ones if too few are free.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class KVBlockAllocator(OneOwner):
         return taken
 
     def _take(self, count: int, clock: int, blocks: NDArray[np.int32]) -> None:
-        """Write free blocks into ``blocks``, each with one reference; evict blocks where too few are free."""
+        """Write free blocks with one reference each to ``blocks``, evicting others if too few are free."""
         if count > self.pool_avail:
             self._evict_lru_blocks(count - self.pool_avail)
         index = self._free[self.pool_avail - count : self.pool_avail]
@@ -279,7 +279,7 @@ class KVBlockAllocator(OneOwner):
             self._forest.activate(block)
 
     def release_memory_blocks(self, blocks: BlockIds) -> None:
-        """Take one reference from blocks; at none left a block is cached if registered, else free.
+        """Remove a reference from blocks; without references a block is cached if registered, else free.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class KVBlockAllocator(OneOwner):
         self._give_back(self._plan_release(blocks))
 
     def begin_transfer(self, ids: BlockIds) -> int:
-        """Hold blocks for something outside that uses them, until `end_transfer` (beyond the reference).
+        """Hold blocks for a use outside the context, until `end_transfer` (beyond the reference).
 
         Parameters
         ----------
@@ -343,7 +343,7 @@ class KVBlockAllocator(OneOwner):
         return self._last_transfer
 
     def end_transfer(self, transfer: int) -> None:
-        """Let go of the blocks of a transfer, which nothing outside touches any more (beyond the reference).
+        """Release the blocks of a transfer, whose use has ended (beyond the reference).
 
         Parameters
         ----------
@@ -381,7 +381,7 @@ class KVBlockAllocator(OneOwner):
     def register_kv_block_hashes(
         self, ids: BlockIds, hashes: Sequence[int] | torch.Tensor, parent_hashes: Any = None
     ) -> None:
-        """Make the content of blocks known under hashes.
+        """Register the contents of blocks under hashes.
 
         Parameters
         ----------
@@ -426,7 +426,7 @@ class KVBlockAllocator(OneOwner):
             self._known.register_below(blocks, own, above)
 
     def update_timestamps(self, ids: BlockIds) -> None:
-        """Stamp blocks with the context's clock.
+        """Set the timestamps of blocks to the context's clock.
 
         Parameters
         ----------
@@ -480,7 +480,7 @@ class KVBlockAllocator(OneOwner):
         self._forest.clear()
 
     def keep_events(self, are_kept: bool = True) -> None:
-        """Keep an event of each block that is registered or deregistered from now on (beyond the reference).
+        """Record an event of each block registered or deregistered from now on (beyond the reference).
 
         Parameters
         ----------
@@ -520,7 +520,7 @@ class KVBlockAllocator(OneOwner):
         return [] if self._known.log is None else self._known.log.take()
 
     def free_among(self, ids: BlockIds) -> list[int]:
-        """Return those of some blocks that nobody has: free ones and the dummy (beyond the reference).
+        """Return the blocks among these that are free, or the dummy block (beyond the reference).
 
         Cost: O(ids). Law: C6.
         """
@@ -529,7 +529,7 @@ class KVBlockAllocator(OneOwner):
         return free
 
     def _plan_release(self, blocks: BlockIds) -> _Release:
-        """Compute the effects of a release, or refuse it; nothing has changed either way."""
+        """Return the effects of a release, or raise an error; nothing changes."""
         given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
         held = self._ref_counts[given]
         if self._under_way:
@@ -544,14 +544,14 @@ class KVBlockAllocator(OneOwner):
         return self._plan_loss(given, times)
 
     def _plan_loss(self, given: NDArray[np.int64], times: NDArray[np.int64] | int) -> _Release:
-        """Compute the effects of the loss of references that are there."""
+        """Return the effects of removing existing references."""
         left = (self._ref_counts[given] - times).astype(np.int32)
         idle = given[left == 0]
         is_registered = self._known.of_block[idle] != NO_HASH
         return _Release(given, left, idle[is_registered].tolist(), idle[~is_registered].tolist())
 
     def _give_back(self, release: _Release, rewritten: Sequence[int] = ()) -> None:
-        """Carry out a planned release, which asks for no growing memory and thus never stops halfway.
+        """Carry out a planned release, which needs no further memory and so cannot stop halfway.
 
         ``rewritten``: blocks that get other content; with what is registered below, they lose their hashes.
         """
@@ -569,13 +569,13 @@ class KVBlockAllocator(OneOwner):
         self._drop(gone)
 
     def _let_go(self, blocks: list[int]) -> None:
-        """Undo `retain_memory_blocks` for registered blocks; undoing must not want memory."""
+        """Undo `retain_memory_blocks` for registered blocks, without allocating memory."""
         for block in blocks:
             self._ref_counts[block] -= 1
             self._forest.deactivate(block)
 
     def _last_taken(self, count: int) -> list[int]:
-        """Return the blocks of the last allocation: they still lie above the end of the stack.
+        """Return the blocks of the last allocation, which still lie above the top of the stack.
 
         Read one by one, since a copy of a tensor might not be had, and who then would free the blocks?
         """
@@ -583,7 +583,7 @@ class KVBlockAllocator(OneOwner):
         return [self._free.item(place) for place in range(end + count - 1, end - 1, -1)]
 
     def _untake(self, count: int) -> None:
-        """Free again the blocks of the last allocation, which no caller has seen.
+        """Undo the last allocation, whose blocks no caller has received.
 
         Their stamps are those of no time, as the clock may be set back, too.
         """
@@ -594,18 +594,18 @@ class KVBlockAllocator(OneOwner):
         self.pool_avail += count
 
     def _lowered(self, blocks: NDArray[np.int64], clock: int) -> list[int]:
-        """Find out which blocks a stamp makes older than they are."""
+        """Return the blocks that a stamp would make older than they are."""
         lowered: list[int] = blocks[self._timestamps[blocks] > clock].tolist()
         return lowered
 
     def _stamp(self, blocks: NDArray[np.int64], clock: int, lowered: list[int]) -> None:
-        """Stamp blocks; those that become older are known."""
+        """Set the timestamps of blocks, some of which (given) become older."""
         self._timestamps[blocks] = clock
         for block in lowered:
             self._forest.restamp(block)
 
     def _clock(self) -> int:
-        """Read the context's clock; a stamp that cannot be written must not stop a call half way."""
+        """Return the context's clock, checked so that it cannot make a call fail halfway."""
         clock = as_int("prefix_cache_lru_clock", self.context.prefix_cache_lru_clock)
         if not -(2**63) <= clock < 2**63:
             raise ValueError(f"prefix_cache_lru_clock is {clock}, which a stamp of 64 bits cannot hold")
@@ -616,7 +616,7 @@ class KVBlockAllocator(OneOwner):
         self._drop([self._forest.pop_oldest() for _ in range(count)])
 
     def _drop(self, blocks: list[int]) -> None:
-        """Deregister blocks that left the forest, free those without references, and tell the observer."""
+        """Deregister blocks that left the forest, free the unreferenced ones, and call the observer."""
         if not blocks:
             return
         # Block by block, since an array of them, or of their hashes, might not be had when half is done.
@@ -632,7 +632,7 @@ class KVBlockAllocator(OneOwner):
         self._observer.run(self.on_blocks_deregistered, blocks, hashes)
 
     def _as_occupied(self, act: str, ids: BlockIds) -> NDArray[np.int64]:
-        """Read ids of blocks that are referenced or cached."""
+        """Return the ids of blocks, which must be referenced or cached."""
         blocks = host_integers("ids", ids)
         outside = (blocks < 0) | (blocks >= self.dummy_block_idx)
         if outside.any():

@@ -1,4 +1,4 @@
-"""A context's knowledge of each request that it has admitted, and the rows in which requests stand."""
+"""The state of each admitted request in a context, and the table of requests by row."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _NONE: Final = -1
 
 
 class Region(enum.IntEnum):
-    """Where in the rows of a context a request stands; rows are in this order."""
+    """The region of rows in which a request stands; the rows of a context are in this order."""
 
     PAUSED = 0
-    """Keeps what it has and computes nothing."""
+    """The request keeps its blocks and computes nothing."""
     DECODE = 1
-    """Computes one token in each step."""
+    """The request computes one token in each step."""
     PREFILL = 2
-    """Computes a chunk of its prompt in the next step."""
+    """The request computes a chunk of its prompt in the next step."""
     WAITING = 3
-    """Is between two chunks and has no next one yet."""
+    """The request is between two chunks, and none is scheduled."""
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request with its row, its blocks, and how far it is."""
+    """A request with its row, its blocks, and its progress."""
 
     req: Any  # What the caller gave; its ``finished_chunk_token_count`` is kept up to date
     prompt: NDArray[np.uint32]  # Shape ``(n,)``, uint32
@@ -64,7 +64,7 @@ class LiveRequest:
         return np.concatenate((self.prompt[start:prompt], generated))
 
     def cut(self, length: int, whole: int, next_token: int) -> None:
-        """Forget all but the first ``length`` tokens, with ``whole`` blocks, and go on with another."""
+        """Forget all tokens after the first ``length``, with ``whole`` blocks, and append another token."""
         place = length - self.prompt.size
         self.generated[place] = next_token
         del self.generated[place + 1 :], self.page_hashes[whole:]
@@ -77,7 +77,7 @@ class LiveRequest:
 
 
 def read_prompt(req: Any) -> NDArray[np.uint32]:
-    """Read the prompt of a request into memory of its own.
+    """Return a copy of a request's prompt as an array.
 
     Returns ``(n,)`` uint32, read-only.
     """
@@ -94,7 +94,7 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
 
 
 def refuse_batch(prompt_tokens: Any) -> None:
-    """Refuse a batch of prompts, even of a single prompt, before it is taken for a prompt of other tokens.
+    """Raise an error for a batch of prompts, which could be mistaken for one prompt of wide tokens.
 
     Cost: O(1). Laws: K1, X1.
     """
@@ -121,7 +121,7 @@ def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> 
 
 @dataclass(slots=True)
 class MambaMetadata:
-    """The numbers of a step that recurrent layers need."""
+    """The numbers about a step that recurrent layers need."""
 
     # ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none
     request_to_mamba_state_idx: torch.Tensor
@@ -131,7 +131,7 @@ class MambaMetadata:
 
 
 class RequestRows:
-    """Keep requests in rows, in the order of their regions, with their blocks and the rows of their states.
+    """Requests in rows, ordered by region, with their blocks and the rows of their states.
 
     ``max_requests``: rows. ``max_blocks``: blocks that one request may have. ``block_table``:
     ``[max_requests, max_blocks]`` int32 on the host, -1 where there is no block. ``metadata``: its
@@ -171,7 +171,7 @@ class RequestRows:
         return len(self._requests) == self._state_of.size
 
     def count(self, region: Region) -> int:
-        """Count the requests in a region."""
+        """Return the number of requests in a region."""
         return self._counts[region]
 
     def first_row(self, region: Region) -> int:
@@ -184,7 +184,7 @@ class RequestRows:
         return self._requests[first : first + self._counts[region]]
 
     def open(self, live: LiveRequest) -> None:
-        """Give a request the next row, waiting, and a row of the live states; there must be one."""
+        """Give a request the next row, as waiting, and a row of the live states; both must be available."""
         live.row, live.region = len(self._requests), Region.WAITING
         self._requests.append(live)
         self._counts[Region.WAITING] += 1
@@ -192,7 +192,7 @@ class RequestRows:
         self._write(live.row, 0, live.blocks)
 
     def close(self, live: LiveRequest) -> None:
-        """Take a request out; its row keeps nothing."""
+        """Remove a request and clear its row."""
         self.move(live, Region.WAITING)
         self._swap(live, self._requests[-1])
         self._requests.pop()
@@ -203,7 +203,7 @@ class RequestRows:
         live.row = _NONE
 
     def state_of(self, live: LiveRequest) -> int:
-        """Return the row of a request in the live states."""
+        """Return a request's row in the live states."""
         return int(self._state_of[live.row])
 
     def extend(self, live: LiveRequest, blocks: Sequence[int]) -> None:
@@ -212,13 +212,13 @@ class RequestRows:
         live.blocks.extend(blocks)
 
     def shorten(self, live: LiveRequest, count: int) -> None:
-        """Take the last ``count`` blocks from a request's row."""
+        """Remove the last ``count`` blocks from a request's row."""
         for _ in range(count):
             live.blocks.pop()
             self._table[live.row, len(live.blocks)] = _NONE
 
     def move(self, live: LiveRequest, region: Region) -> None:
-        """Bring a request to another region, past the requests at the borders between."""
+        """Move a request to another region, by exchanges at the borders between the regions."""
         while live.region > region:
             self._swap(live, self._requests[self.first_row(live.region)])
             self._shift(live, -1)
@@ -228,7 +228,7 @@ class RequestRows:
             self._shift(live, +1)
 
     def _shift(self, live: LiveRequest, by: int) -> None:
-        """Move the border beside a request past it."""
+        """Move the border beside a request to its other side."""
         self._counts[live.region] -= 1
         live.region = Region(live.region + by)
         self._counts[live.region] += 1
@@ -245,13 +245,13 @@ class RequestRows:
         self._requests[one.row], self._requests[other.row] = one, other
 
     def _write(self, row: int, start: int, blocks: Sequence[int]) -> None:
-        """Name blocks in a row one by one: a list would become an array first."""
+        """Write block ids to a row one by one, since a list would first be copied to an array."""
         for place, block in enumerate(blocks, start):
             self._table[row, place] = block
 
 
 class BatchDimensions:
-    """Count the requests of the next step.
+    """The numbers of requests in the next step.
 
     ``rows``: where they stand.
     """
@@ -268,10 +268,10 @@ class BatchDimensions:
 
     @property
     def decode_req_count(self) -> int:
-        """Count the requests that compute one token."""
+        """Return the number of requests that compute one token."""
         return self._rows.count(Region.DECODE)
 
     @property
     def prefill_req_count(self) -> int:
-        """Count the requests that compute a chunk of their prompt."""
+        """Return the number of requests that compute a chunk of their prompt."""
         return self._rows.count(Region.PREFILL)

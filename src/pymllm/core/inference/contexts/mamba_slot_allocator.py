@@ -27,7 +27,7 @@ CommitData = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 class MambaSlotAllocator(SlotStates):
-    """Keep states of recurrent layers at block ends, so that a request can resume behind a cached prefix.
+    """An allocator of slots for recurrent states at block ends, from which requests resume.
 
     Owns the slots with their states, which block has which slot, under which hash a cached state is known,
     and what the requests of a step will leave. Reference counts, stamps and hashes of blocks are the block
@@ -128,7 +128,7 @@ class MambaSlotAllocator(SlotStates):
         matched_block_ids: Sequence[int],
         overall_required_blocks: int,
     ) -> None:
-        """Decide which states a request's chunk leaves for the cache, and remember that until the commit.
+        """Choose the states that a request's chunk leaves for the cache, and remember them until the commit.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class MambaSlotAllocator(SlotStates):
         return [() if each is None else each.offsets for each in left]
 
     def commit_intermediate_states(self) -> None:
-        """Put the states of the step's prefill requests into the cache: collect, allocate, copy, name.
+        """Put the states of the step's prefill requests into the cache: collect, allocate, copy, register.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class MambaSlotAllocator(SlotStates):
             raise
 
     def _collect_commit_data(self) -> CommitData | None:
-        """Collect the states that the current prefill batch leaves, the most valuable first.
+        """Return the states that the current prefill batch leaves, the most valuable first.
 
         Returns
         -------
@@ -299,7 +299,7 @@ class MambaSlotAllocator(SlotStates):
         )
 
     def _clear_intermediate_state(self) -> None:
-        """Forget the states that requests leave, on the host and on the device.
+        """Forget the planned states of all requests, on the host and on the device.
 
         Notes
         -----
@@ -308,7 +308,7 @@ class MambaSlotAllocator(SlotStates):
         self._offsets.clear()
 
     def reset(self) -> None:
-        """Make this a new allocator: slots, hashes, states, output buffers and offsets.
+        """Return slots, hashes, states, output buffers and offsets to their initial values.
 
         Notes
         -----
@@ -327,13 +327,13 @@ class MambaSlotAllocator(SlotStates):
             states.zero_()
 
     def _prefill_rows(self) -> tuple[int, int]:
-        """Return the first row of the current prefill batch, and the number of its rows."""
+        """Return the first row of the current prefill batch, and its number of rows."""
         batch = self.context.batch_dimensions
         first = int(self.context.paused_request_count) + int(batch.decode_req_count)
         return first, int(batch.prefill_req_count)
 
     def _extracted_counts(self, requests: int) -> list[int]:
-        """Return how many states the forward pass extracted for each request of the prefill batch."""
+        """Return the number of states that the forward pass extracted for each prefill request."""
         metadata = self.context.mamba_metadata
         left = int(metadata.intermediate_count or 0)
         counts = [0] * requests
@@ -344,7 +344,7 @@ class MambaSlotAllocator(SlotStates):
         return counts
 
     def _blocks_ending_at(self, row: int, matched: NDArray[np.int64], depths: Sequence[int]) -> list[int]:
-        """Return the request's blocks that end at some numbers of tokens, matched ones being known."""
+        """Return the request's blocks that end at some token counts, skipping known ones."""
         if not depths:
             return []
         table = host_array(self.context.request_to_kv_block_ids[row])

@@ -1,4 +1,4 @@
-"""Find the blocks of a prompt by hash, and be sure that they are: parents and tokens must agree too."""
+"""The index of registered blocks by hash, which also compares parents and tokens to be certain."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LARGEST: Final = 2**63 - 1
 
 
 def block_hash(digest: str) -> int:
-    """Turn the digest of a page into the hash of its block (C3)."""
+    """Return the hash of a block from the digest of its page (C3)."""
     return (hash_to_int64(digest) & _LARGEST) or 1
 
 
 class PrefixIndex:
-    """Match prompts against registered blocks, and register computed blocks.
+    """An index that matches prompts against registered blocks, and registers computed blocks.
 
     ``blocks``: keeps hashes and parents. ``block_size``: tokens per block. ``hash_page``: makes a hex digest
     of the tokens of a page and the digest of the page before, as `hash_token_ids`, which is the default. The
@@ -65,7 +65,7 @@ class PrefixIndex:
         return blocks[:found], digests[:found]
 
     def keep_events(self, are_kept: bool) -> None:
-        """Keep events of registered blocks, with their tokens, in the allocator."""
+        """Record events of registered blocks, with their tokens, in the allocator."""
         log = EventLog(self._block_size) if are_kept else None
         if log is not None:
             for block in self._allocator.kv_hash_to_block_id.values():
@@ -74,7 +74,7 @@ class PrefixIndex:
         self._log = log
 
     def register(self, live: LiveRequest, computed: int) -> None:
-        """Register the whole blocks that a request has computed since the last time.
+        """Register the whole blocks that a request has computed since the last call.
 
         From the first block on whose hash another block has, a request's blocks stay unregistered: the very
         parent of each that follows is not. Cost: one digest per block. Law: C3.

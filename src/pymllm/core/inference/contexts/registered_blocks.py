@@ -1,4 +1,4 @@
-"""The registered blocks: who is whose parent, which has the content of a hash, and what goes first."""
+"""The registered blocks: parents and children, hashes, and the order of evictions."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ NO_HASH: Final = -1
 
 
 class PrefixCachingEvictionPolicy(enum.StrEnum):
-    """The fate of a registered block without references."""
+    """The policy for a registered block that has no references."""
 
     REF_ZERO = "ref_zero"
-    """It is deregistered at once and free."""
+    """The block is deregistered at once and becomes free."""
     LRU = "lru"
-    """It stays cached until room is needed; the least recently used block goes first."""
+    """The block stays cached until room is needed; the least recently used one is evicted first."""
 
     def __repr__(self) -> str:
-        """Show how a caller writes it."""
+        """Return the expression by which a caller writes the policy."""
         return f"{type(self).__name__}.{self.name}"
 
 
 def is_lru(policy: object) -> bool:
-    """Tell whether a policy is LRU: ours, its value, or another engine's enumeration of the same names."""
+    """Tell whether a policy is LRU: this enumeration's, its value, or another engine's of that name."""
     return str(getattr(policy, "name", policy)).lower() == "lru"
 
 
 class BlockForest:
-    """Keep the registered blocks and find the least recent one that may go, without a scan.
+    """The forest of registered blocks, which finds the least recent evictable one without a scan.
 
     A block is *active* if it is referenced or a registered block below it is. What is not active may be
     evicted, children first; a block without children is then a *leaf* and can go at once. ``ref_counts``:
@@ -83,11 +83,11 @@ class BlockForest:
 
     @property
     def evictable(self) -> int:
-        """Count the registered blocks that are not active."""
+        """Return the number of registered blocks that are inactive."""
         return len(self._idle)
 
     def activate(self, block: int) -> None:
-        """Take note that a registered block is referenced."""
+        """Record that a registered block is referenced."""
         while block in self._idle:
             self._idle.remove(block)
             self._queued_at.pop(block, None)
@@ -97,7 +97,7 @@ class BlockForest:
             self._active_children[block] += 1
 
     def deactivate(self, block: int) -> None:
-        """Take note that a registered block has no reference any more."""
+        """Record that a registered block has no references left."""
         # Of blocks that lose their references together, the lower may have reached the upper already.
         while not (block in self._idle or self._ref_counts[block] or self._active_children[block]):
             self._idle.add(block)
@@ -108,11 +108,11 @@ class BlockForest:
             self._active_children[block] -= 1
 
     def children_of(self, block: int) -> Iterable[int]:
-        """Return the registered blocks right below one."""
+        """Return the children of a registered block."""
         return self._children[block]
 
     def restamp(self, block: int) -> None:
-        """Take note that the stamp of a block was lowered."""
+        """Record that the stamp of a block was lowered."""
         if block in self._queued_at:
             self._queue_leaf(block)
 
@@ -140,7 +140,7 @@ class BlockForest:
             self._queue_leaf(parent)
 
     def remove_subtree(self, block: int) -> list[int]:
-        """Remove a block with everything below it, referenced or not.
+        """Remove a block with all its descendants, referenced or not.
 
         Cost: O(removed).
         """
@@ -165,7 +165,7 @@ class BlockForest:
         self.parents[block] = NO_BLOCK
 
     def _queue_leaf(self, block: int) -> None:
-        """Let an inactive block wait for eviction if nothing is below it."""
+        """Queue an inactive block for eviction if it has no children."""
         if self._children[block] or block not in self._idle:
             return
         stamp = int(self._timestamps[block])
@@ -181,7 +181,7 @@ class BlockForest:
 
 
 class BlockHashes:
-    """Keep the hash of each registered block, and the block of each hash.
+    """The hash of each registered block, and the block of each hash.
 
     ``pool_size``: blocks. ``forest``: takes up what is registered; who is registered is asked there.
     ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. ``log``:
@@ -203,7 +203,7 @@ class BlockHashes:
             self.log.clear()
 
     def check(self, blocks: list[int], hashes: list[int]) -> None:
-        """Refuse another hash for a block that has one, or gets one in the same call."""
+        """Raise an error for a second hash of a block, in the same call or since an earlier one."""
         given: dict[int, int] = {}
         for block, hash_value in zip(blocks, hashes, strict=True):
             present = given.setdefault(block, int(self.of_block[block]))
@@ -215,14 +215,14 @@ class BlockHashes:
                 )
 
     def register_chain(self, blocks: list[int], hashes: list[int]) -> None:
-        """Register blocks that follow one another, the first of them a first block."""
+        """Register a chain of blocks, of which the first has no parent."""
         parent = NO_BLOCK
         for block, hash_value in zip(blocks, hashes, strict=True):
             self._register(block, hash_value, parent)
             parent = block
 
     def register_below(self, blocks: list[int], hashes: list[int], parent_hashes: list[int]) -> None:
-        """Register blocks below the blocks that their parents' hashes name, 0 for none."""
+        """Register blocks below the blocks with their parents' hashes, 0 standing for no parent."""
         # A parent among the blocks of this call is the parent that is meant, whoever else has its hash.
         named: dict[int, int] = {}
         for block, hash_value, above in zip(blocks, hashes, parent_hashes, strict=True):
@@ -241,7 +241,7 @@ class BlockHashes:
             self._note(block)
 
     def keep_events(self, log: EventLog | None) -> None:
-        """Note in a log all that is registered, parents first, and what changes from now on."""
+        """Record all registered blocks in a log, parents first, and all later changes."""
         self.log = log
         if log is None:
             return
@@ -258,7 +258,7 @@ class BlockHashes:
         self.log.store(Part.KV, hashes, above, self.log.pages.get(block))
 
     def forget(self, blocks: list[int]) -> set[int]:
-        """Take the hashes from distinct blocks, registered or not, and return them."""
+        """Remove the hashes of distinct blocks, registered or not, and return these hashes."""
         hashes: set[int] = set()
         hash_of = self.of_block.item
         for block in blocks:
@@ -273,7 +273,7 @@ class BlockHashes:
 
 
 def as_hashes(name: str, hashes: Sequence[Any] | torch.Tensor, count: int, lowest: int) -> list[int]:
-    """Read one hash for each of ``count`` blocks.
+    """Return one hash for each of ``count`` blocks.
 
     Law: X1.
     """

@@ -1,4 +1,4 @@
-"""Requests of a context between its steps: added, given chunks, paused, resumed and released."""
+"""The requests of a context between its steps: added, scheduled, paused, resumed and released."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pymllm.mem_cache.pools.rows import bit_view
 
 
 class RequestContext(OneOwner):
-    """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.
+    """The part of a `DynamicInferenceContext` between steps: requests with their blocks and states.
 
     ``max_requests``, ``num_blocks``, ``max_blocks_per_request``, ``block_size_tokens``, ``mamba_chunk_size``,
     ``mamba_slots``, ``num_mamba_layers``, ``conv_states_shape``, ``ssm_states_shape``, ``conv_states_dtype``,
@@ -109,7 +109,7 @@ class RequestContext(OneOwner):
 
     @property
     def paused_request_count(self) -> int:
-        """Count the paused requests, which are in the first rows."""
+        """Return the number of paused requests, which are in the first rows."""
         return self._rows.count(Region.PAUSED)
 
     @property
@@ -123,7 +123,7 @@ class RequestContext(OneOwner):
         return [live.req for live in self._rows.of(Region.WAITING)]
 
     def keep_events(self, are_kept: bool = True) -> None:
-        """Keep an event of each block that is registered or deregistered from now on (beyond the reference).
+        """Record an event of each block registered or deregistered from now on (beyond the reference).
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class RequestContext(OneOwner):
         return self.kv_block_allocator.take_events()
 
     def add_request(self, req: Any, max_tokens: int | None = None, *, reserve: int | None = None) -> bool:
-        """Take up a request: match its prompt, and schedule its first chunk for the next step.
+        """Add a request: match its prompt, and schedule its first chunk for the next step.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class RequestContext(OneOwner):
         return True
 
     def pause(self, req: Any) -> bool:
-        """Set a request aside with its blocks and its live state.
+        """Pause a request, which keeps its blocks and its live state.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class RequestContext(OneOwner):
         return True
 
     def resume(self, req: Any) -> None:
-        """Let a paused request go on: it decodes, or waits for its next chunk.
+        """Resume a paused request, which then decodes or waits for its next chunk.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class RequestContext(OneOwner):
         self._rows.move(live, Region.DECODE if live.is_prefilled else Region.WAITING)
 
     def truncate(self, req: Any, tokens: int, next_token: int) -> None:
-        """Cut the end off a request, such as rejected drafts, and let it go on with another token.
+        """Cut the end off a request, such as rejected drafts, and append another token.
 
         Parameters
         ----------
@@ -380,7 +380,7 @@ class RequestContext(OneOwner):
         allocator._give_back(given_back, rewritten)
 
     def release(self, req: Any) -> None:
-        """Let a request go, finished or not, and give back all that it has.
+        """Release a request, finished or not, and give back all its memory.
 
         Parameters
         ----------
@@ -414,7 +414,7 @@ class RequestContext(OneOwner):
         self.kv_block_allocator._give_back(given_back)
 
     def begin_transfer(self, req: Any) -> int:
-        """Hold the blocks of a request for something outside that uses them, until `end_transfer`.
+        """Hold the blocks of a request for a use outside the context, until `end_transfer`.
 
         Parameters
         ----------
@@ -441,7 +441,7 @@ class RequestContext(OneOwner):
         return self.kv_block_allocator.begin_transfer(self._find(req, "begin_transfer").blocks)
 
     def end_transfer(self, transfer: int) -> None:
-        """Let go of the blocks of a transfer, which nothing outside touches any more.
+        """Release the blocks of a transfer, whose use has ended.
 
         Parameters
         ----------
@@ -471,7 +471,7 @@ class RequestContext(OneOwner):
         return make_zeros("a buffer", whole, as_row_dtype(dtype, self.device), self.device)
 
     def _read_new(self, req: Any) -> NDArray[np.uint32]:
-        """Check a request that is to be added and return its prompt."""
+        """Check a request to be added, and return its prompt."""
         if id(req) in self._live_by_id:
             raise UsageError("the request is here already; release it first")
         if req.finished_chunk_token_count != 0:
@@ -491,16 +491,16 @@ class RequestContext(OneOwner):
         return -(-tokens // self.block_size_tokens)
 
     def _room(self) -> int:
-        """Count the blocks that are free or evictable."""
+        """Return the number of blocks that are free or evictable."""
         return self.kv_block_allocator.pool_avail + self.kv_block_allocator.evictable_blocks
 
     def _tick(self, undo: ExitStack) -> None:
-        """Move the clock for something that may be undone."""
+        """Advance the clock for a change that may be undone."""
         undo.callback(setattr, self, "prefix_cache_lru_clock", self.prefix_cache_lru_clock)
         self.prefix_cache_lru_clock += 1
 
     def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
-        """Share the cached blocks of a prompt."""
+        """Add references to the cached blocks of a prompt, and return them."""
         blocks, digests = self._index.match(prompt)
         # Held before anything is allocated: what makes room must not be what was found.
         self.kv_block_allocator.retain_memory_blocks(blocks)
@@ -508,7 +508,7 @@ class RequestContext(OneOwner):
         return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
 
     def _resume(self, live: LiveRequest) -> int:
-        """Give a new request the deepest usable state, and return how many tokens that stands for."""
+        """Restore the deepest usable state for a new request, and return the number of tokens it covers."""
         most = min(live.matched, (live.prompt.size - 1) // self.block_size_tokens)
         if self.mamba_conv_states is None or self.mamba_ssm_states is None:
             return most * self.block_size_tokens

@@ -1,4 +1,4 @@
-"""The recurrent states of layers, live ones and one for each slot, and the copies between them."""
+"""The recurrent states of layers, live or in slots, and the copies between them."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def copy_rows(
 
 
 def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-    """Return copies of rows in every layer, as bits: the only part of a copy that takes memory."""
+    """Return copies of rows in every layer, as bits, which is the only step of a copy that allocates."""
     return bit_view(source).index_select(1, read)
 
 
 class Buffers(NamedTuple):
-    """A pair of buffers with a row of each for a state: conv and SSM states, all layers."""
+    """A pair of buffers, conv and SSM, with one row per state in all layers."""
 
     states: _Pair
-    """``[layers, rows, ...]`` each."""
+    """The two buffers, each ``[layers, rows, ...]``."""
     bits: tuple[NDArray[Any], NDArray[Any]] | None
-    """The same memory as integers in NumPy; None on a device."""
+    """The same memory as NumPy integers; None on a device."""
 
     @classmethod
     def of(cls, conv: torch.Tensor, ssm: torch.Tensor) -> Buffers:
-        """View two buffers of the same device. Cost: O(1)."""
+        """Return a view of two buffers on the same device. Cost: O(1)."""
         on_host = conv.is_cpu
         return cls((conv, ssm), (bit_view(conv).numpy(), bit_view(ssm).numpy()) if on_host else None)
 
@@ -68,7 +68,7 @@ def copy_host_rows(
     targets: Sequence[NDArray[Any]],
     write: NDArray[np.int64],
 ) -> None:
-    """Copy rows as `copy_rows` does, between different buffers on the CPU.
+    """Copy rows as `copy_rows` does, between different buffers on the host.
 
     Nothing is gathered, so no memory can be missing, and a large batch goes through the processor's caches
     once. With 17 KiB in four layers one state takes 4 us, 64 take 240 and 1,024 take 21 ms, where torch takes
@@ -81,12 +81,12 @@ def copy_host_rows(
 
 
 def _form(states: torch.Tensor) -> _Form:
-    """Return all that live states and cached ones have in common."""
+    """Return the properties that live and cached states must share."""
     return states.shape[0], states.shape[2:], states.dtype, states.device
 
 
 class LiveStates:
-    """Find live states through a context.
+    """The live states in a context.
 
     ``context``: offers ``mamba_conv_states``, ``mamba_ssm_states`` and
     ``mamba_metadata.request_to_mamba_state_idx``. ``conv_states``, ``ssm_states``: the cached states, whose
@@ -99,7 +99,7 @@ class LiveStates:
         self._forms = _form(conv_states), _form(ssm_states)
 
     def buffers(self) -> _Pair:
-        """Return the conv and the SSM buffer of the context."""
+        """Return the conv and the SSM buffers of the context."""
         conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
         for (name, cached), wanted, live in zip(self._cached.items(), self._forms, (conv, ssm), strict=True):
             if not isinstance(live, torch.Tensor):
@@ -133,14 +133,14 @@ class LiveStates:
 
 
 def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Read the shape of the state of one layer and one request (X1)."""
+    """Return the shape of the state of one layer and one request, after a check (X1)."""
     if not isinstance(shape, Sequence):
         raise TypeError(f"{name} must be a tuple of ints, got {type(shape).__name__}")
     return tuple(as_size(name, size) for size in shape)
 
 
 def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
-    """Read the state of one layer and one request, as bits.
+    """Return the state of one layer and one request as bits, after a check.
 
     ``cached``: ``[layers, slots, ...]``, where it is to go. Laws: C7, X1.
     """
@@ -155,7 +155,7 @@ def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tens
 
 
 class SlotStates(BlockSlots):
-    """Keep a state for each slot: the part of a `MambaSlotAllocator` that moves states about.
+    """The states in slots: the part of a `MambaSlotAllocator` that copies states.
 
     ``context``, ``max_slots``, ``num_mamba_layers``, ``conv_states_shape``, ``ssm_states_shape``,
     ``conv_states_dtype``, ``ssm_states_dtype``, ``fused``: as of `MambaSlotAllocator`. Laws: C7.
@@ -239,7 +239,7 @@ class SlotStates(BlockSlots):
         conv_place.copy_(conv)
 
     def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
-        """Copy the live states of requests into slots, all layers.
+        """Copy the live states of requests to slots, in all layers.
 
         Parameters
         ----------
@@ -273,7 +273,7 @@ class SlotStates(BlockSlots):
         self._move(Buffers.of(*live), rows, self._cached, targets)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
-        """Copy the cached state of a block into the live state of a request, all layers.
+        """Copy the cached state of a block to the live state of a request, in all layers.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class SlotStates(BlockSlots):
         return True
 
     def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy states from the output buffers to slots, all layers.
+        """Copy states from the output buffers to slots, in all layers.
 
         Parameters
         ----------
@@ -340,7 +340,7 @@ class SlotStates(BlockSlots):
         self._move(self._output, sources, self._cached, targets)
 
     def _move(self, sources: Buffers, read: _Numbers, targets: Buffers, write: _Numbers) -> None:
-        """Copy rows between buffers, by one launch where that can be."""
+        """Copy rows between buffers, in one kernel launch if possible."""
         if self._fused is not None:
             rows = self._as_rows(read), self._as_rows(write)
             if self._fused.copy(len(read), sources.states, rows[0], targets.states, rows[1]):
@@ -353,7 +353,7 @@ class SlotStates(BlockSlots):
             copy_rows(sources.states, self._as_index(read), targets.states, self._as_index(write))
 
     def _as_rows(self, numbers: _Numbers) -> Rows:
-        """Leave the number of one row that the host knows to the launch, and bring others to the device."""
+        """Return row numbers for a kernel launch: a single host number unchanged, others on the device."""
         alone = isinstance(numbers, np.ndarray) and numbers.size == 1
         return int(numbers[0]) if alone else self._as_index(numbers)
 
@@ -361,7 +361,7 @@ class SlotStates(BlockSlots):
         return row_index(numbers, self.device) if isinstance(numbers, np.ndarray) else numbers
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all states, cached ones and output buffers (beyond the reference)."""
+        """Return the bytes of all states, including cached ones and output buffers (beyond the reference)."""
         cached = self.conv_states.nbytes + self.ssm_states.nbytes
         return cached + self.intermediate_conv_out.nbytes + self.intermediate_ssm_out.nbytes
 
@@ -369,7 +369,7 @@ class SlotStates(BlockSlots):
         return make_zeros("a buffer", (self.num_mamba_layers, rows, *shape), dtype, self.device)
 
     def _as_slots(self, slots: Sequence[int]) -> NDArray[np.int64]:
-        """Read slots to write to: a copy to one slot twice would leave either state there."""
+        """Return slots to write to, which must be distinct, since either of two copies could win."""
         targets = host_integers("slots", slots, self.max_slots)
         if len(set(targets.tolist())) < targets.size:
             raise ValueError(f"slots {targets.tolist()} name one slot twice; each keeps one state")

@@ -1,4 +1,4 @@
-"""The offsets in a prefill chunk at which recurrent states are kept, and the states that a chunk leaves."""
+"""The offsets in a prefill chunk at which states are kept, and the states that a chunk leaves."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pymllm.mem_cache.uploads import send
 
 
 class CommitCandidate(NamedTuple):
-    """One state, in the order in which candidates are kept when slots run out."""
+    """A state to be cached; candidates sort in the order in which they are kept if slots run out."""
 
     is_inside: bool
-    """Whether it was extracted inside a chunk; states at the end of a prompt go first."""
+    """Whether the state was extracted inside a chunk; states at prompt ends are preferred."""
     negative_depth: int
-    """Tokens before it, negated: the deepest goes first."""
+    """The number of tokens before the state, negated so that the deepest sorts first."""
     row: int
-    """Row of the request; the lower goes first."""
+    """The row of the request, of which lower ones are preferred."""
     block: int
-    """The block that ends where the state is."""
+    """The block at whose end the state is."""
     source: int
-    """Row of the output buffers; -1 at the end of a prompt, where the live state is it."""
+    """The row of the output buffers; -1 for the live state at the end of a prompt."""
 
 
 def commit_candidates(
     left_by: Mapping[int, Snapshots], first_row: int, extracted: Sequence[int]
 ) -> list[CommitCandidate]:
-    """List the states that a prefill batch leaves, each block once.
+    """Return the states that a prefill batch leaves, each block once.
 
     Requests that share a block have the same state there, so one of them is enough. Laws: C7.
     """
@@ -54,7 +54,7 @@ def commit_candidates(
 def snapshot_positions(
     boundaries: Sequence[int], first_token: int, stop: int, mamba_chunk_size: int
 ) -> list[int]:
-    """Choose the block boundaries inside a chunk at which the kernel can give out a state (C8)."""
+    """Return the block boundaries inside a chunk at which the kernel can extract a state (C8)."""
     return sorted(
         {
             position
@@ -76,7 +76,7 @@ class Snapshots:
 
 
 class OffsetTable:
-    """Remember the states that each request's chunk leaves, and show the offsets to the device.
+    """The states that each request's chunk leaves, with the offsets on the device.
 
     ``max_requests``: rows of a context. ``device``: where the forward pass reads them. The device sees one
     buffer that is never replaced, its rows in the order of the prefill batch and zero behind it, so a
@@ -94,14 +94,14 @@ class OffsetTable:
         self._is_shown = False
 
     def clear(self) -> None:
-        """Forget every request, on the device too."""
+        """Forget every request, also on the device."""
         self.of_request.clear()
         if self._is_shown:
             self._buffer.zero_()
             self._is_shown = False
 
     def show(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-        """Write the offsets of requests ``first .. first + count - 1`` to the device.
+        """Copy the offsets of requests ``first .. first + count - 1`` to the device.
 
         Returns offsets ``[count, 3]`` and counts ``[count]``, int32, or (None, None) if there is no offset.
         Cost: one copy of the whole buffer; no synchronisation.
