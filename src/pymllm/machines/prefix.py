@@ -347,6 +347,9 @@ class PrefixMachine(StateActs):
             again = Key(key.tokens, namespace_of(asked), key.form)
             if not at or (at == 2 and place % 2):
                 self._insert_fresh(again, style)
+                stored = self.model.stored(path_of_key(again))
+                if stored and self.has_states:  # without a state, no match would find the key
+                    self._add_state(stored[-1], style)
             self.match(again)
 
     @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
