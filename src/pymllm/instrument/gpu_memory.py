@@ -119,7 +119,7 @@ class GpuMemoryRecord:
         return self.tensors.value or self.device.value or 0
 
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
-        """Compare the memory used beyond that before with a limit in bytes.
+        """Compare the growth of used memory since the start of a test with a limit in bytes.
 
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,

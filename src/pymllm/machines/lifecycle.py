@@ -39,7 +39,7 @@ from pymllm.workloads.source import Stage
 
 
 class DrawnSource:
-    """A source of requests and decisions that acts prepare, with sensible defaults."""
+    """The requests and decisions that acts have prepared for an engine; without any, sensible defaults."""
 
     may_abort = True
 

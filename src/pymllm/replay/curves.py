@@ -57,7 +57,7 @@ _SLOT_MAX: Final = 2**31 - 1
 
 
 Show = Callable[[str, int, str], AbstractContextManager[Callable[[int], None] | None]]
-"""A function that shows progress, as `pymllm.replay.replays.Show`."""
+"""A function that shows progress, like `pymllm.replay.replays.Show`."""
 
 
 def _unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:

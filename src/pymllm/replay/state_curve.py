@@ -118,7 +118,7 @@ class StateCurve(LruCurve):
     def _fill_pages(
         self, path: list[_Segment], whole: int, taken: int, left_out: int, counted: list[int]
     ) -> list[tuple[_Cache, int]]:
-        """Fill caches that keep a state after each page, and may therefore hold parts of segments."""
+        """Fill caches that keep a state after each page: an eviction may cut a segment in two."""
         short = []
         for cache in self._caches[left_out:]:
             hit = 0

@@ -115,7 +115,7 @@ def _required(text: str) -> Requirement | tuple[Checkout, str]:
 
 
 def is_of_version(deviation: Deviation) -> bool:
-    """Tell whether a deviation applies to the installed or checked-out version; to none if that is absent."""
+    """Tell whether a deviation applies to the installed or checked-out version; false without a version."""
     if not deviation.versions:
         return True
     required = _required(deviation.versions)

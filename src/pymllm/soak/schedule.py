@@ -140,7 +140,7 @@ def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
 
 
 def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on each of some configurations of an adapter; for none, as `find_places`."""
+    """Return every machine on each of some configurations of an adapter, by default as `find_places`."""
     entry, configs = asked
     if not configs:
         return find_places(entry)

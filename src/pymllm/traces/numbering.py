@@ -71,7 +71,7 @@ class BlockNumbers:
         return True
 
     def _learn(self) -> None:
-        """Store the numbers given so far, which equalled the ids until now."""
+        """Store the numbers given so far, at the first id that differs from its number."""
         if self._is_identity:
             self._is_identity = False
             self._dense = array("i", range(self.count))

@@ -115,7 +115,7 @@ class SlotStore(ABC):
         self.free_with(as_tensor(starts), table, others)
 
     def claim_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> Pages:
-        """Return the pages that begin at ``starts``, each named once, as `claim`."""
+        """Return the pages that begin at ``starts``, each named once, as `claim` does."""
         return self.claim(as_tensor(starts))
 
     def clear(self) -> None:
@@ -194,7 +194,7 @@ class SlotStore(ABC):
         self.give(pages)
 
     def take_again_loosely(self, pages: Pages) -> None:
-        """Undo the last `give_loosely`, as `take_again`."""
+        """Undo the last `give_loosely`, as `take_again` undoes a `give`."""
         self.take_again(pages)
 
     # -- transfers -----------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class SlotStore(ABC):
             raise
 
     def take_split_again(self, split: Split) -> None:
-        """Undo the last `give_split`, as `take_again`."""
+        """Undo the last `give_split`, as `take_again` undoes a `give`."""
         self._note_held(split)
         self.take_again(split.free)
 
@@ -243,7 +243,7 @@ class SlotStore(ABC):
             raise
 
     def park_again(self, split: Split) -> None:
-        """Undo the last `unpark`, as `take_again`."""
+        """Undo the last `unpark`, as `take_again` undoes a `give`."""
         self.take_again(split.free)
         self._note_parked(split)
 

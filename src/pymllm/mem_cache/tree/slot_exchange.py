@@ -195,7 +195,7 @@ def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
 
 
 def return_pages(pool: Any, tree: RadixTree[NodeT], slots: torch.Tensor) -> None:
-    """Return whole pages, each named once by all its slots, to the pool, as `return_slots`."""
+    """Return whole pages, each named once by all its slots, to the pool, as `return_slots` does."""
     if _by_pages(pool, tree.device):
         pool.free_pages(slots[:: tree.page_size])
     else:
@@ -203,7 +203,7 @@ def return_pages(pool: Any, tree: RadixTree[NodeT], slots: torch.Tensor) -> None
 
 
 def return_halves(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
-    """Return the window KV of ``nodes``, in order, to the pool by one call, as `return_slots`."""
+    """Return the window KV of ``nodes``, in order, to the pool by one call, as `return_slots` does."""
     slots = tree.gather(nodes)
     if tree.device.type != "cpu" and takes_pages(pool, "free_swa", "free_swa_pages"):
         pool.free_swa_pages(slots[:: tree.page_size])

@@ -89,7 +89,7 @@ class CacheModel(CallersPools, EvictionModel):
     # -- nodes and holds -----------------------------------------------------------------------------------
 
     def _give(self, step: int, path: Path) -> None:
-        """Record that a step returned the node at the end of a path."""
+        """Record the node at the end of a path as the result of a step."""
         page = self.cache.pages.get(path)
         self._handles[step] = Handle(path, page.birth if page else 0)
 
