@@ -104,7 +104,7 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("by_torch")
 @pytest.mark.parametrize("act", ACTS)
 def test_the_number_of_kernels_does_not_grow(act: str) -> None:
-    """Issue 5, C7: batched copies are a constant number of launches, and what Python reads is no device's."""
+    """C7: batched copies are a constant number of launches, and what Python reads is no device's."""
     run, most = ACTS[act]
     counts = []
     for count in (1, 2, MANY):
@@ -119,7 +119,7 @@ def test_the_number_of_kernels_does_not_grow(act: str) -> None:
 
 @pytest.mark.usefixtures("by_torch")
 def test_a_restore_is_two_gathers_and_two_writes() -> None:
-    """Issue 5, C7: however many layers there are."""
+    """C7: however many layers there are."""
     context = make_context(1)
     context.slots.allocate_slots_batch([3])
     with OperationCounter() as counter:
@@ -184,7 +184,7 @@ def serve(device: str, seed: int, policy: PrefixCachingEvictionPolicy) -> list[A
 def test_no_decision_reads_the_device(
     policy: PrefixCachingEvictionPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 5: whole requests on a device without memory, where reading is an error, go as on the CPU."""
+    """Whole requests on a device without memory, where reading is an error, go as on the CPU."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     on_cpu, on_meta = serve("cpu", 3, policy), serve("meta", 3, policy)
     assert on_meta == on_cpu

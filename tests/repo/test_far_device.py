@@ -52,7 +52,7 @@ GOING_ON: dict[str, Act] = {
     ],
 )
 def test_each_wait_is_counted_and_nothing_else(act: Act, waits: bool) -> None:
-    """Issue 10: by the sources of torch 2.11; a test on the CPU sees none of it."""
+    """By the sources of torch 2.11; a test on the CPU sees none of it."""
     with far_device() as counted:
         numbers = torch.arange(6, device=DEVICE)
         index = torch.tensor([1, 2, 3], device=DEVICE)

@@ -132,7 +132,7 @@ def test_a_rehearsal_runs_a_step_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_pytest_benchmark_need_not_be_there(tmp_path: Path) -> None:
-    """Issue 10: the benchmarks of a GPU measure by themselves."""
+    """The benchmarks of a GPU measure by themselves."""
     (tmp_path / "pytest_benchmark.py").write_text("raise ImportError")
     done = run(
         tmp_path / "out",

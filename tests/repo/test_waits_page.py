@@ -148,7 +148,7 @@ NAMES = {
 
 
 def test_the_table_of_waits_is_counted() -> None:
-    """Issue 44: on the far device, with ownership unchecked as on a GPU; of several calls, the most."""
+    """On the far device, with ownership unchecked as on a GPU; of several calls, the most."""
     counted: dict[str, int] = {}
     with far_device() as waits:
         for calls in (pools(), slots(), caches(), contexts()):

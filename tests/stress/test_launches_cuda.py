@@ -55,7 +55,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_pools_are_fused_where_triton_is() -> None:
-    """Issue 10: a GPU without it is served by torch; this one is to have it."""
+    """A GPU without it is served by torch; this one is to have it."""
     pytest.importorskip("triton")
     assert KVPool(8, 1, 1, 8, "cuda").is_fused
     assert GDNPool(2, 1, 1, 4, 4, 4, 4, "cuda").is_fused
@@ -80,7 +80,7 @@ def test_keys_and_values_are_what_torch_writes(
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_one_launch_writes_keys_and_values(index_dtype: torch.dtype) -> None:
-    """Issue 10: K, V and the index as it is."""
+    """K, V and the index as it is."""
     pytest.importorskip("triton")
     pool = KVPool(512, 2, 8, 128, "cuda", torch.bfloat16)
     slots = torch.arange(1, 257, device="cuda").to(index_dtype)
@@ -90,7 +90,7 @@ def test_one_launch_writes_keys_and_values(index_dtype: torch.dtype) -> None:
 
 
 def test_the_first_write_can_be_captured() -> None:
-    """Issue 10: kernels are compiled and loaded when the pool is built."""
+    """Kernels are compiled and loaded when the pool is built."""
     pool = KVPool(64, 2, 3, 40, "cuda", torch.float16)
     slots = torch.tensor([5, 0, 9, 0], device="cuda", dtype=torch.int32)
     k, v = (random_rows(4, 3, 40, torch.float16) for _ in range(2))
@@ -142,7 +142,7 @@ def test_rows_change_places_without_a_race(gdn: GDNPool, count: int) -> None:
 
 
 def test_states_are_moved_and_cleared_in_one_launch(gdn: GDNPool) -> None:
-    """Issue 10: for every number of rows and layers; ints need nothing on the device."""
+    """For every number of rows and layers; ints need nothing on the device."""
     pytest.importorskip("triton")
     rows = torch.randperm(600, device="cuda")[:64]
     others = rows.flip(0).int()
@@ -157,7 +157,7 @@ def test_states_are_moved_and_cleared_in_one_launch(gdn: GDNPool) -> None:
 
 
 def test_the_first_copy_of_states_can_be_captured(gdn: GDNPool) -> None:
-    """Issue 10, P5: for every number of rows that a kernel is prepared for, and one that torch takes."""
+    """P5: for every number of rows that a kernel is prepared for, and one that torch takes."""
     order = torch.randperm(600, device="cuda")
     for count in (1, 8, 64, 512, 600):
         read, write = order[:count].clone(), order[:count].roll(1)
@@ -227,7 +227,7 @@ def make_slots(requests: int) -> tuple[DynamicInferenceContext, MambaSlotAllocat
 
 @pytest.mark.parametrize("count", [1, 2, 128])
 def test_store_and_restore_can_be_captured(count: int) -> None:
-    """Issue 10, C7: a replay copies what is there then, between the rows that were named at the capture."""
+    """C7: a replay copies what is there then, between the rows that were named at the capture."""
     context, slots = make_slots(128)
     blocks = [int(block) for block in context.request_to_kv_block_ids[:count, 0]]
     taken = slots.allocate_slots_batch(blocks)
@@ -258,7 +258,7 @@ def test_store_and_restore_can_be_captured(count: int) -> None:
 
 
 def test_a_store_is_one_launch_and_two_uploads() -> None:
-    """Issue 10: a restore, whose two rows the host knows, is one launch alone."""
+    """A restore, whose two rows the host knows, is one launch alone."""
     pytest.importorskip("triton")
     context, slots = make_slots(64)
     block = int(context.request_to_kv_block_ids[0, 0])
@@ -273,7 +273,7 @@ def test_a_store_is_one_launch_and_two_uploads() -> None:
     "act", ["store_from_live_batch", "_copy_intermediate_to_cache", "commit", "restore", "offsets"]
 )
 def test_launches_do_not_depend_on_the_batch(act: str) -> None:
-    """Issue 5, C7: counted by the profiler, for two requests and for all of them; one can need fewer."""
+    """C7: counted by the profiler, for two requests and for all of them; one can need fewer."""
     counts = []
     for count in (1, 2, 64):
         context, slots = make_context(64, blocks=8)
@@ -298,7 +298,7 @@ def test_launches_do_not_depend_on_the_batch(act: str) -> None:
 
 
 def test_offsets_stay_where_a_graph_has_seen_them() -> None:
-    """Issue 5: addresses are those of the first step, through commits, resets and batches of any size."""
+    """Addresses are those of the first step, through commits, resets and batches of any size."""
     context, slots = make_context(64, blocks=8)
     seen = set()
     for stem, count in enumerate((1, 5, 64, 2)):

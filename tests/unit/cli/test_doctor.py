@@ -130,7 +130,7 @@ def arange(*ends, out=None, **options):
 
 
 def test_a_gpu_that_hangs_in_its_first_launch_is_named(doctor: Doctor, tmp_path: Path) -> None:
-    """Issue 44: with the steps before, within the deadline, by a process that nobody waits for."""
+    """With the steps before, within the deadline, by a process that nobody waits for."""
     (tmp_path / "torch.py").write_text(HANGING_TORCH)
     status, lines, _ = doctor("--smoke", "--deadline", "8s")
     assert status == 4
@@ -141,7 +141,7 @@ def test_a_gpu_that_hangs_in_its_first_launch_is_named(doctor: Doctor, tmp_path:
 
 
 def test_where_there_is_no_gpu_smoke_says_so(doctor: Doctor) -> None:
-    """Issue 44: what was not tried is not sound; without the option nobody asks."""
+    """What was not tried is not sound; without the option nobody asks."""
     reason = "there is no GPU to try: ImportError: it takes long to load"
     status, lines, _ = doctor("--smoke")
     assert (status, lines[0]) == (4, f"sick smoke: {reason}")

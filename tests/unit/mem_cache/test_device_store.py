@@ -91,7 +91,7 @@ def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
 
 @pytest.mark.parametrize("need_sort", [True, False])
 def test_single_slots_never_wait_for_the_device(apart: Apart, need_sort: bool) -> None:
-    """Section 1, issue 44: alloc, free, merges by need and by request, and groups, with checks off."""
+    """Alloc, free, merges by need and by request, and groups, with checks off."""
     device, synchronisations = apart
     allocator = TokenToKVPoolAllocator(64, device, 1, need_sort)
     first = torch.arange(1, 17)  # on the host
@@ -178,7 +178,7 @@ def test_pages_named_by_their_first_slots_do_not_wait(apart: Apart) -> None:
 
 
 def test_paged_windows_wait_once_per_free(apart: Apart) -> None:
-    """Issue 10: for pages and halves together, whether halves are gone or not."""
+    """For pages and halves together, whether halves are gone or not."""
     device, synchronisations = apart
     allocator = SWATokenToKVPoolAllocator(64, 64, device, 4)
     slots = allocator.alloc(64)
@@ -195,7 +195,7 @@ def test_paged_windows_wait_once_per_free(apart: Apart) -> None:
 
 
 def test_pages_of_windows_named_by_their_first_slots_do_not_wait(apart: Apart) -> None:
-    """Issue 44, A7: whole pages and pages without halves, alone and in a group; their count follows."""
+    """A7: whole pages and pages without halves, alone and in a group; their count follows."""
     device, synchronisations = apart
     allocator = SWATokenToKVPoolAllocator(64, 64, device, 4)
     slots = allocator.alloc(64)
@@ -271,7 +271,7 @@ def test_late_counts_of_pages_change_nothing(device: torch.device, seed: int) ->
 
 @pytest.mark.parametrize("frees", ["both", "slots", "halves"])
 def test_paged_windows_wait_once_per_group(apart: Apart, frees: str) -> None:
-    """Issue 10, A5, A7: at its end, for all that was freed in it, however its pages are named."""
+    """A5, A7: at its end, for all that was freed in it, however its pages are named."""
     device, synchronisations = apart
     allocator = SWATokenToKVPoolAllocator(64, 64, device, 4)
     slots = allocator.alloc(64)
@@ -399,7 +399,7 @@ def test_pages_are_counted_and_zeros_are_none(device: torch.device) -> None:
 
 
 def test_a_number_that_was_not_sent_is_not_here() -> None:
-    """Issue 10: on a device without events nobody knows when it could be read without waiting."""
+    """On a device without events nobody knows when it could be read without waiting."""
     late = LateCount(torch.tensor([3, 0]), Whereabouts.PENDING)
     assert not late.is_here()
     assert late.read() == 1
@@ -408,7 +408,7 @@ def test_a_number_that_was_not_sent_is_not_here() -> None:
 
 @pytest.mark.gpu
 def test_a_sent_number_is_here_when_its_stream_is_done() -> None:
-    """Issue 10: and nothing that was launched later is waited for."""
+    """And nothing that was launched later is waited for."""
     pages = torch.tensor([3, 0, 7], device="cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

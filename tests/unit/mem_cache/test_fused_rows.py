@@ -158,7 +158,7 @@ def make_rows(tile_words: int = 64, **options: Any) -> FusedRows:
 
 
 def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kernel: PlainKernel) -> None:
-    """Issue 10: none is compiled later, when a graph may be captured."""
+    """None is compiled later, when a graph may be captured."""
     make_rows(row_limits=(1, 8))
     make_rows()
     make_rows(tile_words=4096, clears=True)
@@ -175,7 +175,7 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
 
 
 def test_kernels_are_for_gpus_unless_asked_for() -> None:
-    """Issue 10: a pool on the CPU does not even look for Triton."""
+    """A pool on the CPU does not even look for Triton."""
 
     def build() -> str:
         pytest.fail("nobody asked")
@@ -239,14 +239,14 @@ def test_a_broken_compiler_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_kernels_run(
     monkeypatch: pytest.MonkeyPatch, device: str, interpreted: bool, obstacle: str | None
 ) -> None:
-    """Issue 10: compiled on CUDA, interpreted on the host, whose memory neither has from the other."""
+    """Compiled on CUDA, interpreted on the host, whose memory neither has from the other."""
     triton = SimpleNamespace(knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=interpreted)))
     monkeypatch.setitem(sys.modules, "triton", triton)  # type: ignore[arg-type]
     assert fused_rows._obstacle(torch.device(device)) == obstacle
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: it is optional everywhere."""
+    """It is optional everywhere."""
     monkeypatch.setitem(sys.modules, "triton", None)  # type: ignore[arg-type]
     words = str(fused_rows._obstacle(CUDA))
     assert words.startswith("there is no Triton (")
@@ -255,7 +255,7 @@ def test_without_triton_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_kernel_gets_its_shapes_as_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: and numbers as arguments; a kernel is made once for like shapes."""
+    """And numbers as arguments; a kernel is made once for like shapes."""
     launches = []
 
     class Kernel:
@@ -345,7 +345,7 @@ def test_rows_out_of_alignment_are_left_to_torch(plain_kernel: PlainKernel, whic
 def test_small_batches_can_be_left_to_torch(
     plain_kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 10: the threshold is one number; inside a captured graph it does not count."""
+    """The threshold is one number; inside a captured graph it does not count."""
     monkeypatch.setattr(fused_kv, "FEWEST_ROWS", 4)
     k_buffer, v_buffer = make_buffers(WIDTHS["equal"], torch.float32)
     fused = FusedKV(k_buffer, v_buffer)
@@ -359,7 +359,7 @@ def test_small_batches_can_be_left_to_torch(
 
 
 def test_one_kernel_serves_every_batch_layer_and_index(plain_kernel: PlainKernel) -> None:
-    """Issue 10: numbers are arguments; a new batch size compiles nothing."""
+    """Numbers are arguments; a new batch size compiles nothing."""
     k_buffer, v_buffer = make_buffers(WIDTHS["unequal"], torch.float16)
     fused = FusedKV(k_buffer, v_buffer)
     for layer, count, dtype in [(0, 1, torch.int32), (1, 7, torch.int64), (0, 39, torch.int32)]:

@@ -260,7 +260,7 @@ def test_launches_do_not_grow_with_layers_or_rows(call: Any) -> None:
 
 
 def test_copies_and_resets_wait_for_nothing(apart: Apart) -> None:
-    """P5, issues 10 and 44: rows are ints, or indices on the device or on the host."""
+    """P5: rows are ints, or indices on the device or on the host."""
     device, synchronisations = apart
     pool = make_pool(device=device)
     src, dst = torch.tensor([1, 2], device=device), torch.tensor([5, 6], device=device, dtype=torch.int32)

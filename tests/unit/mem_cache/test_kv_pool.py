@@ -333,7 +333,7 @@ def test_only_host_buffers_are_page_locked(
 
 
 def test_a_pool_on_the_host_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 44: although pinning is the default; nobody who wants a pool on the CPU asked for a context."""
+    """Although pinning is the default; nobody who wants a pool on the CPU asked for a context."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("CUDA was started"))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda *_: pytest.fail("torch pins by powers of two"))
@@ -342,7 +342,7 @@ def test_a_pool_on_the_host_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.complex64])
 def test_page_locked_buffers_are_like_any(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3, issue 44: zeros in one piece, which takes what it says, and no buffer is in another's way."""
+    """P3: zeros in one piece, which takes what it says, and no buffer is in another's way."""
     runtime = with_runtime(monkeypatch, FakeRuntime())
     pool = KVPool(99, 3, 2, 5, device="cpu", dtype=dtype, v_head_dim=3)
     buffers = [*pool.k_buffer, *pool.v_buffer]
@@ -359,7 +359,7 @@ def test_page_locked_buffers_are_like_any(dtype: torch.dtype, monkeypatch: pytes
 
 
 def test_memory_is_locked_as_long_as_anybody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 44: a buffer outlives its pool; a forked child has nothing to unlock."""
+    """A buffer outlives its pool; a forked child has nothing to unlock."""
     runtime = with_runtime(monkeypatch, FakeRuntime())
     buffer = KVPool(4, 1, 1, 1, device="cpu").k_buffer[0]
     gc.collect()
@@ -375,7 +375,7 @@ def test_memory_is_locked_as_long_as_anybody_has_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_the_driver_does_not_lock_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X1, issue 44: with the bytes and the way out, and nothing is unlocked afterwards."""
+    """X1: with the bytes and the way out, and nothing is unlocked afterwards."""
     runtime = with_runtime(monkeypatch, FakeRuntime(error=2))
     told = rf"^{mmap.PAGESIZE} bytes cannot be page-locked .*error 2\); build .*=False$"
     with pytest.raises(RuntimeError, match=told):
@@ -408,7 +408,7 @@ def test_the_pool_shows_its_shape() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_write_waits_for_nothing(apart: Apart, dtype: torch.dtype) -> None:
-    """P3, issues 10 and 44: with indices on the device or on the host, whoever moves the rows."""
+    """P3: with indices on the device or on the host, whoever moves the rows."""
     device, synchronisations = apart
     pool = make_pool(device)
     indices = torch.tensor([3, 0, 7, 0], device=device, dtype=dtype)

@@ -192,7 +192,7 @@ def test_an_entry_named_by_plain_ints_is_always_looked_at(check_bounds: bool | N
 
 
 def test_writes_and_frees_wait_for_nothing(apart: Apart) -> None:
-    """P2, issues 10 and 44: the table follows the device's work, however entries and slots are named."""
+    """P2: the table follows the device's work, however entries and slots are named."""
     device, synchronisations = apart
     pool = ReqToTokenPool(4, CONTEXT, device)
     slots = torch.arange(1, 9, device=device, dtype=torch.int32)

@@ -70,7 +70,7 @@ def cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_thread_moves_16_bytes_at_once(cold_cache: Path) -> None:
-    """Issue 10: the card's speed needs accesses of 128 bits, and addresses of 64."""
+    """The card's speed needs accesses of 128 bits, and addresses of 64."""
     ptx = compile_for_a_gpu(cold_cache, 4, 512, 16, clears=False, ordered=False)
     assert len(re.findall(r"ld\.global\.v2\.b64", ptx)) == len(re.findall(r"st\.global\.v2\.b64", ptx)) == 4
     assert not re.findall(r"st\.global\.(?!v2\.b64)", ptx)
@@ -105,7 +105,7 @@ def test_zeros_come_from_nowhere(cold_cache: Path) -> None:
 
 
 def test_a_prepared_kernel_is_launched_without_being_looked_up(cold_cache: Path) -> None:
-    """Issue 10: compiled once, for 32 and 64 bits whatever the numbers are, on the device that it is for."""
+    """Compiled once, for 32 and 64 bits whatever the numbers are, on the device that it is for."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.unit.mem_cache.fake_driver"],
         capture_output=True,

@@ -280,7 +280,7 @@ class TestEviction:
 
 
 def test_evictions_of_paged_windows_wait_for_nothing(apart: Apart) -> None:
-    """Issue 44, S3, S4: a tree knows its pages, those that lose their half alone and those that go."""
+    """S3, S4: a tree knows its pages, those that lose their half alone and those that go."""
     device, synchronisations = apart
     pool = SWATokenToKVPoolAllocator(64, 64, device, 4)
     cache = RadixCache(4, 8, pool)

@@ -21,7 +21,7 @@ def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -
 
 
 def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
+    """Its numbers are arguments of launches, not memory that a replay would read again."""
     numbers = np.array([3, 1, 2**40, 0, *range(200)])
     monkeypatch.setattr(uploads, "is_capturing", lambda device: True)
     monkeypatch.setattr(uploads, "send", lambda *_: pytest.fail("a copy from the host"))
@@ -39,7 +39,7 @@ def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: tor
 
 
 def test_what_is_brought_waits_for_nothing(apart: Apart) -> None:
-    """Issue 44: from the host or from the device, of any integer dtype, and in the one that is asked for."""
+    """From the host or from the device, of any integer dtype, and in the one that is asked for."""
     device, synchronisations = apart
     there = torch.arange(3, device=device, dtype=torch.int32)
     for numbers in (torch.arange(3), torch.arange(3).to(torch.uint16), torch.arange(0), there):
@@ -59,7 +59,7 @@ def test_numbers_that_are_there_are_not_copied(device: torch.device) -> None:
 
 
 def test_only_a_cuda_stream_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: a torch without CUDA is not even asked."""
+    """A torch without CUDA is not even asked."""
     assert not is_capturing(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert is_capturing(torch.device("cuda", 0))

@@ -294,7 +294,7 @@ def test_a_commit_that_fails_half_way_publishes_nothing(
 
 @pytest.mark.gpu
 def test_offsets_reach_a_captured_graph(make_context: MakeContext) -> None:
-    """Issue 5: fixed addresses; no call of a step but the first waits for the GPU."""
+    """Fixed addresses; no call of a step but the first waits for the GPU."""
     context = make_context(device="cuda", max_slots=8)
     prefill(context, {0: [0, 1, 2]}, [9])
     offsets, counts = context.slots.get_intermediate_gpu_data()

@@ -161,7 +161,7 @@ def test_live_states_may_lie_apart(
 def test_states_on_a_device_are_copied_there(
     make_context: MakeContext, read_bits: ReadBits, apart: Apart
 ) -> None:
-    """C7, issue 5: the same copies, and nothing waits for the device."""
+    """C7: the same copies, and nothing waits for the device."""
     device, count = apart
     context = make_context(device=device)
     slots = context.slots.allocate_slots_batch([5, 6])
@@ -179,7 +179,7 @@ def test_states_on_a_device_are_copied_there(
 
 @pytest.mark.gpu
 def test_no_copy_waits_for_the_gpu(make_context: MakeContext) -> None:
-    """Issue 5: what Python reads is on the host, so not one call synchronises."""
+    """What Python reads is on the host, so not one call synchronises."""
     context = make_context(device="cuda")
     context.slots.allocate_slots_batch([5])
     context.slots.store_from_live_batch([0], [1])  # the first pinned memory is mapped here

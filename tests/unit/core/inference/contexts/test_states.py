@@ -66,7 +66,7 @@ CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
 
 @pytest.mark.gpu
 def test_a_table_on_a_gpu_is_not_waited_for() -> None:
-    """Issue 5: no synchronisation; the lookup happens where the table is."""
+    """No synchronisation; the lookup happens where the table is."""
     conv, ssm = CONV.cuda(), SSM.cuda()
     context = SimpleNamespace(
         mamba_conv_states=conv,
@@ -86,7 +86,7 @@ def test_a_table_on_a_gpu_is_not_waited_for() -> None:
 
 
 def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 5: the requests go to the table, and their rows to the states; nothing comes to the host."""
+    """The requests go to the table, and their rows to the states; nothing comes to the host."""
     sent: list[tuple[list[int], str]] = []
 
     def send(numbers: Any, device: torch.device) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 5: the table may be on another device than they are; a table that says so stands in for it."""
+    """The table may be on another device than they are; a table that says so stands in for it."""
     moved: list[tuple[Any, ...]] = []
 
     class Table(torch.Tensor):
