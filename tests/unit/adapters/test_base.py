@@ -207,7 +207,7 @@ def test_a_clobbered_container_holds_nothing_of_the_key(form: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("layout", ["", " strided", " 2d"])
 def test_indices_have_dtype_and_layout(dtype: str, layout: str) -> None:
-    """Section 0: every consumer takes any integer dtype."""
+    """Every consumer takes any integer dtype."""
     made = make_indices([4, 5, 6], dtype + layout)
     assert made.dtype == getattr(torch, dtype)
     assert made.reshape(-1).tolist() == [4, 5, 6]
@@ -217,7 +217,7 @@ def test_indices_have_dtype_and_layout(dtype: str, layout: str) -> None:
 
 @pytest.mark.parametrize(("number", "form"), [(-1, "uint8"), (256, "uint8 2d"), (2**31, "int32 strided")])
 def test_a_number_that_does_not_fit_is_not_bent(number: int, form: str) -> None:
-    """Section 0: what is asked of an implementation is what the program says."""
+    """What is asked of an implementation is what the program says."""
     with pytest.raises(RuntimeError, match=f"{number}"):
         make_indices([1, number], form)
 

@@ -318,7 +318,7 @@ def test_engine_without_states_has_none() -> None:
 
 
 def test_engine_of_a_cache_that_keeps_nothing() -> None:
-    """Section 6: a chunk cache has no paths, and its pool is driven like any."""
+    """A chunk cache has no paths, and its pool is driven like any."""
     pools = Driven("chunk", retains=False).pools()
     found = pools.kind.cache.match_prefix(RadixKey([1, 2]))
     assert torch.cat(pools.kind.path_slots(found.last_node)).tolist() == []

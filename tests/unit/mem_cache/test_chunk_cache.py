@@ -19,7 +19,7 @@ def pool() -> TokenToKVPoolAllocator:
 
 @pytest.mark.notices("B103")
 def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -> None:
-    """Section 6, R4: every slot stays the caller's, who frees them all."""
+    """R4: every slot stays the caller's, who frees them all."""
     cache = ChunkCache(pool)
     slots = pool.alloc(3)
     result = cache.insert(RadixKey([1, 2, 3]), slots, prev_prefix_len=1, swa_evicted_seqlen=2)
@@ -31,7 +31,7 @@ def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -
 
 
 def test_evictions_and_holds_do_nothing(pool: TokenToKVPoolAllocator) -> None:
-    """Section 6: an engine need not know that caching is off."""
+    """An engine need not know that caching is off."""
     cache = ChunkCache(pool)
     node = cache.match_prefix(RadixKey([1])).last_node
     token = cache.inc_lock_ref(node)
@@ -41,7 +41,7 @@ def test_evictions_and_holds_do_nothing(pool: TokenToKVPoolAllocator) -> None:
 
 
 def test_cache_works_without_a_pool() -> None:
-    """Section 6: both constructor arguments may be left out."""
+    """Both constructor arguments may be left out."""
     cache = ChunkCache()
     assert isinstance(cache, BasePrefixCache)
     assert cache.insert(RadixKey([1]), torch.tensor([1])).adopted == ()
@@ -49,7 +49,7 @@ def test_cache_works_without_a_pool() -> None:
 
 
 def test_device_of_empty_matches_is_the_pools() -> None:
-    """Section 0: indices live on the allocator's device, and on ``device`` without one."""
+    """Indices live on the allocator's device, and on ``device`` without one."""
     pool = SimpleNamespace(device=torch.device("meta"), free=len)
     assert ChunkCache(pool).match_prefix(RadixKey([1])).indices.device.type == "meta"
     assert ChunkCache(device="meta").match_prefix(RadixKey([1])).indices.device.type == "meta"

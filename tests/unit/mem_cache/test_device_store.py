@@ -125,7 +125,7 @@ def free_in_a_group(allocator: TokenToKVPoolAllocator, slots: torch.Tensor) -> N
 def test_pages_wait_once_per_free_or_group(
     apart: Apart, release: Callable[[TokenToKVPoolAllocator, torch.Tensor], None]
 ) -> None:
-    """Section 1: the one wait tells how many pages the slots are of; alloc has none."""
+    """The one wait tells how many pages the slots are of; alloc has none."""
     device, synchronisations = apart
     allocator = TokenToKVPoolAllocator(64, device, 16)
     with synchronisations() as waits:
@@ -299,7 +299,7 @@ def test_paged_windows_wait_once_per_group(apart: Apart, frees: str) -> None:
 
 
 def test_windows_of_single_slots_never_wait(apart: Apart) -> None:
-    """Section 1, A7: alloc, and free whether halves are gone or not, alone and in a group."""
+    """A7: alloc, and free whether halves are gone or not, alone and in a group."""
     device, synchronisations = apart
     allocator = SWATokenToKVPoolAllocator(64, 64, device)
     with synchronisations() as waits:

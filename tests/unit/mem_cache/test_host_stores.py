@@ -54,7 +54,7 @@ def test_a_slot_outside_the_pool_has_no_place(kind: str, page_size: int) -> None
 
 @pytest.mark.gpu
 def test_cuda_gets_the_device_store() -> None:
-    """Section 1: and the host store refuses it."""
+    """And the host store refuses it."""
     assert type(make(device="cuda")) is DeviceSlotStore
     with pytest.raises(ValueError, match="serves the CPU only"):
         make(device="cuda", store="host")

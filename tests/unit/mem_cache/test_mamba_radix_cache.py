@@ -127,7 +127,7 @@ class TestInsert:
 
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.uint8])
     def test_any_integer_dtype_is_stored_as_int64(self, cache: MambaRadixCache, dtype: torch.dtype) -> None:
-        """Section 0: allocators hand out int32, trees return int64, slots and track slots alike."""
+        """Allocators hand out int32, trees return int64, slots and track slots alike."""
         value, track_slot = torch.tensor([3, 4], dtype=dtype), torch.tensor([7], dtype=dtype)
         node = cache.insert(RadixKey([1, 2]), value, mamba_value=track_slot).last_node
         assert (node.value.dtype, node.mamba_value.dtype) == (torch.int64, torch.int64)
@@ -136,7 +136,7 @@ class TestInsert:
         assert node.mamba_value.tolist() == [7]
 
     def test_slots_and_states_live_on_the_allocators_device(self, device: torch.device) -> None:
-        """Section 0: wherever they come from; KV, state and matches are on the device of the pool."""
+        """Wherever they come from; KV, state and matches are on the device of the pool."""
         pools = RecordingHybrid(16, 2, 2, device)
         cache = MambaRadixCache(2, pools.kv, pools.states)
         value = pools.kv.alloc(4)

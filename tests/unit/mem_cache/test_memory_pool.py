@@ -109,7 +109,7 @@ def test_a_key_shows_its_first_tokens(tokens: Any, shown: str) -> None:
 
 
 def test_a_tree_is_printed_node_by_node(capsys: pytest.CaptureFixture[str]) -> None:
-    """Section 4: children below and right of their parent; tombstones and holds are marked."""
+    """Children below and right of their parent; tombstones and holds are marked."""
     cache = RadixCache(2, 2)
     first = cache.insert(RadixKey([1, 2, 3, 4], "lora"), torch.arange(2, 6)).last_node
     other = cache.insert(RadixKey([1, 2, 5, 6], "lora"), torch.tensor([2, 3, 8, 9])).last_node
@@ -127,7 +127,7 @@ def test_a_tree_is_printed_node_by_node(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_tree_of_states_is_printed_node_by_node(capsys: pytest.CaptureFixture[str]) -> None:
-    """Section 7: with the state of each node that has one."""
+    """With the state of each node that has one."""
     cache = MambaRadixCache(2)
     cache.insert(RadixKey([1, 2, 3, 4]), torch.arange(4))
     node = cache.insert(RadixKey([1, 2]), torch.arange(2), mamba_value=torch.tensor([8])).last_node

@@ -192,7 +192,7 @@ def test_a_result_is_copied_with_its_node_but_not_without(kind: Any) -> None:
 
 
 def test_a_cache_that_keeps_nothing_is_copied_unless_its_pool_would_be() -> None:
-    """Section 6: whoever shares it shares the pool."""
+    """Whoever shares it shares the pool."""
     cache = ChunkCache(TokenToKVPoolAllocator(8, "cpu"))
     assert copy.copy(cache).pool is cache.pool
     for way in ("deepcopy", "pickle 5"):

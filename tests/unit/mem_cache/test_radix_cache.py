@@ -69,7 +69,7 @@ class Shouted(str):
 
 class TestConstructor:
     def test_documented_attributes_are_there(self, pool: RecordingPool) -> None:
-        """Section 4: the arguments are kept under their documented names."""
+        """The arguments are kept under their documented names."""
         cache = RadixCache(4, 8, pool, print)
         assert (cache.page_size, cache.sliding_window_size, cache.pool) == (4, 8, pool)
         assert cache.on_node_evict is print

@@ -38,7 +38,7 @@ class TestStructure:
 
 class TestOutline:
     def test_deep_tree_is_written_in_linear_space(self) -> None:
-        """Section 4: down to level 32 by indentation alone, from there with a number, branches too."""
+        """Down to level 32 by indentation alone, from there with a number, branches too."""
         cache, depth = RadixCache(), 500
         nodes = [put(cache, list(range(1, end + 1))) for end in range(1, depth + 1)]
         put(cache, [*range(1, depth), 7])

@@ -104,7 +104,7 @@ def test_repr_of_a_node_with_a_state_is_short() -> None:
 
 
 def test_a_new_node_holds_no_state() -> None:
-    """Section 7: the documented attributes, before a cache has filed it."""
+    """The documented attributes, before a cache has filed it."""
     node = MambaTreeNode()
     found = {name: getattr(node, name) for name in ("children", "parent", "value", "key", "hash_values")}
     assert found == {"children": {}, "parent": None, "value": None, "key": None, "hash_values": None}

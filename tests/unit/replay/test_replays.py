@@ -314,7 +314,7 @@ def test_what_is_no_policy_is_refused(policy: str, words: str) -> None:
 
 
 def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:
-    """Section 2: the row table is as wide as the longest request that can ever have a row."""
+    """The row table is as wide as the longest request that can ever have a row."""
     requests = [
         Request(0, 0.0, 40, 8, (0, 1, 2), 16),
         Request(1, 0.0, 4992 + 1, 4, tuple(range(313)), 16),

@@ -148,7 +148,7 @@ def test_recorded_result_is_reproduced(page_size: int, recorded: tuple[int, ...]
 
 
 def test_chunk_cache_hits_nothing_and_gives_everything_back() -> None:
-    """Section 6: nothing is adopted, so nothing is ever evicted."""
+    """Nothing is adopted, so nothing is ever evicted."""
     requests = make_requests("chat", 20)
     report = replay_serially(requests, SerialConfig("chunk", 16, 4096, check_ownership=True, check_every=1))
     assert (report.requests, report.hit_tokens, report.evict_calls) == (20, 0, 0)

@@ -45,7 +45,7 @@ def test_a_prompt_much_shorter_than_its_block_costs_what_it_is() -> None:
 
 
 def test_the_clock_moves_at_the_latest_arrival() -> None:
-    """Section 9: a hundredth of a millisecond, the shortest iteration, still makes a difference there."""
+    """A hundredth of a millisecond, the shortest iteration, still makes a difference there."""
     latest = make_request(arrival_ms=ARRIVAL_MS_MAX).arrival_ms
     assert latest + 0.01 > latest
 

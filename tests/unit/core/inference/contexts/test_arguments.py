@@ -127,7 +127,7 @@ def test_what_is_left_out_has_its_documented_value(call: Callable[..., Any], def
 
 
 def test_objects_say_what_they_are(make_context: Callable[..., Any]) -> None:
-    """Section 8: sizes, policy, and how much is left, in one line."""
+    """Sizes, policy, and how much is left, in one line."""
     slots = make_context().slots
     slots.allocate_slots_batch([2])
     assert repr(slots) == "MambaSlotAllocator(max_slots=3, num_mamba_layers=2, device='cpu', free_count=2)"
@@ -147,7 +147,7 @@ def test_objects_say_what_they_are(make_context: Callable[..., Any]) -> None:
 
 
 def test_tables_have_their_documented_dtypes(make_context: Callable[..., Any]) -> None:
-    """Section 8: whoever reads them on a device counts on the width."""
+    """Whoever reads them on a device counts on the width."""
     slots = make_context().slots
     context = DynamicInferenceContext(
         max_requests=3, num_blocks=9, max_blocks_per_request=3, block_size_tokens=4
