@@ -231,8 +231,8 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
 
     Caller
     ------
-    To count copies, if its index does not (I10): if a server has two copies of a block and sends a removal
-    for the first copy, the index reports none.
+    To know: if a server has two copies of a block and sends a removal with the first copy, the index reports
+    none, unless it counts copies (I10).
 
     Engines
     -------
