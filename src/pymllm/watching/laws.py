@@ -158,8 +158,7 @@ def w3(seen: ParentSeen) -> Found:
 
     Caller
     ------
-    To listen from the beginning. A late listener does not know earlier blocks, and then no missing parent is
-    a violation.
+    A late listener does not know earlier blocks; then no violation is reported.
 
     Engines
     -------
