@@ -25,18 +25,17 @@ _TITLES = {
 _HEAD = """\
 # Servers
 
-What a running server must keep, as [`pymllm probe`](../probe.md) judges it from requests and answers alone.
-A request is asked *warm*, as anybody asks, and *cold*, where no cache can serve it. These laws are of no kind
-of class, so they stand beside the others, with ids of their own. Behind them stand the
-[laws of event streams](#w1).
+The laws of a running server, which [`pymllm probe`](../probe.md) judges from requests and answers alone.
+A request is sent *warm*, like any user's request, and *cold*, where no cache can serve it. These laws belong
+to no kind of class, so they have ids of their own. The [laws of event streams](#w1) follow them.
 This page is printed from `pymllm.probing.laws` and `pymllm.watching.laws`
 (`python docs/builder/servers_page.py`).
 """
 _STREAMS = """\
-W1 to W8 are about the stream of events by which a server tells what its cache has, as
-[`pymllm watch`](../watch.md) judges it; W8 is about requests, too, as `pymllm probe --events` makes them.
-A *producer* is one rank or worker with numbers of its own; *there* is what its events have stored and not
-removed.
+W1 to W8 are about the stream of events that reports the blocks of a server's cache, as judged by
+[`pymllm watch`](../watch.md); W8 is also about the requests that `pymllm probe --events` makes.
+A *producer* is one rank or worker with numbers of its own. A block is *there* if its producer's events have
+stored it and not removed it.
 """
 
 

@@ -71,7 +71,7 @@ def _kinds() -> str:
 
 def _claims() -> str:
     """Return every claim, with its kinds and the laws that need the claim."""
-    lines = ["| claim | who claims it | kinds | laws |", "| --- | --- | --- | --- |"]
+    lines = ["| claim | meaning | kinds | laws |", "| --- | --- | --- | --- |"]
     for name, claim in CLAIMS.items():
         text = f"{claim.text} (*2.1*)" if claim.is_new else claim.text
         kinds = "all" if claim.kinds == CLAIMS["refusals"].kinds else claim.kinds.replace(" ", ", ")
@@ -97,7 +97,7 @@ _KINDS = {
     "prefix": "a cache ([prefixes](prefixes.md), [windows](windows.md), [states](recurrent-states.md))",
     "blocks": "an allocator of blocks, and the slots of states beside it ([blocks](blocks.md))",
     "requests": "whole requests over blocks ([requests](requests.md))",
-    "index": "who has which blocks ([block indexes](block-index.md))",
+    "index": "the blocks that each worker has ([block indexes](block-index.md))",
 }
 
 

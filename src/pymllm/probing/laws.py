@@ -85,20 +85,20 @@ CLAIMS: dict[str, tuple[str, ...]] = {EXACT_REUSE: ("V1", "V5")}
 def v1(seen: AnswerSeen) -> Found:
     """An answer does not depend on what the cache holds.
 
-    A request that is answered out of the cache, in whole or in part, is answered as the same request cold and
-    alone: at each place the log-probabilities of the best tokens are equal, up to the tolerance, and so is
-    the token unless its lead over the second is within the tolerance. Only a request that was served from the
-    cache is a test: an answer with 0 reported cached tokens is not one.
+    A request that is served from the cache, in whole or in part, gets the same answer as the same request
+    cold and alone. At each position the log-probabilities of the best tokens are equal, up to the tolerance,
+    and so is the token, unless its lead over the second token is within the tolerance. Only a request that
+    was served from the cache is a test: an answer with 0 reported cached tokens is no test.
 
     Why
     ---
-    Every error of a cache ends here: a slot reused too early, a table with another request's block, a state
+    Every error of a cache shows here: a slot reused too early, a table with another request's block, a state
     of other tokens, a window whose first half is gone. The answer is fluent and wrong.
 
     Choices
     -------
-    How much is served from the cache. Rounding: another order of sums is another last bit, and the tolerance
-    is measured.
+    How much is served from the cache. Rounding: another order of sums gives another last bit, and the
+    tolerance is measured.
 
     Caller
     ------
@@ -106,9 +106,10 @@ def v1(seen: AnswerSeen) -> Found:
 
     Engines
     -------
-    vLLM and llama.cpp in float32 keep it to 1e-5 for dense models, llama.cpp to 1e-3 for Gemma 3. With half
-    precision, flash attention or a quantised cache the differences reach 1.5e-2. llama.cpp breaks it with
-    `--swa-full` and its prompt cache in memory; and by design with `--cache-reuse`, which shifts keys.
+    vLLM and llama.cpp in float32 keep this law to 1e-5 for dense models, llama.cpp to 1e-3 for Gemma 3. With
+    half precision, flash attention or a quantised cache the differences reach 1.5e-2. llama.cpp breaks the
+    law with `--swa-full` and its prompt cache in memory; and by design with `--cache-reuse`, which shifts
+    keys.
     """
     found, answer = seen.compared, seen.answer
     if seen.cold is not None or answer.cached == 0:
@@ -120,19 +121,18 @@ def v1(seen: AnswerSeen) -> Found:
 def v2(seen: AnswerSeen) -> Found:
     """An answer does not depend on what runs beside it.
 
-    A request that nothing was cached for is answered, among others at the same time, as alone, compared as V1
-    compares.
+    A request without a cached prefix gets the same answer beside other requests as alone, compared as in V1.
 
     Why
     ---
-    Requests share a batch, and the memory that one of them frees while another still reads is the second's
-    wrong answer: a row of the table that two requests own, a mask that is one too long, a step that writes
-    behind its own end.
+    Requests share a batch. If one request frees memory that another still reads, the second gets a wrong
+    answer: a row of the table with two owners, a mask that is one too long, a step that writes beyond its own
+    end.
 
     Choices
     -------
-    The order in which requests run. Kernels that sum in another order for another size of the batch: their
-    spread in company is measured on its own.
+    The order in which requests run. Kernels that sum in another order for another batch size: their spread
+    beside other requests is measured separately.
 
     Caller
     ------
@@ -152,23 +152,22 @@ def v2(seen: AnswerSeen) -> Found:
 def v3(seen: AnswerSeen) -> Found:
     """Cached tokens are fewer than the prompt, and no more than the longest prefix that was seen before.
 
-    At least one token of a prompt is computed, since the logits behind its last token come from nowhere else.
-    And no more can be cached than some earlier prompt, with its answer, has in common with this one.
+    At least one token of a prompt is computed, since the logits after its last token have no other source.
+    And no more tokens can be cached than an earlier prompt, with its answer, has in common with this prompt.
 
     Why
     ---
-    Users pay by this count, and operators plan by it. One that is too high is a bill that is too low,
-    or a prefix that was matched by something else than its tokens: a hash that collides, a page whose end was
-    rounded up.
+    Users pay by this count, and operators plan by it. If it is too high, the bill is too low, or the prefix
+    was not matched by its tokens: a hash collided, or a page's end was rounded up.
 
     Choices
     -------
-    Any smaller number: pages are whole, and evicted ones are gone.
+    Any smaller number: only whole pages are cached, and evicted pages are gone.
 
     Caller
     ------
-    The cache has nothing of the prompts when the probe begins: namespaces are fresh, or it was emptied or
-    just started. Otherwise only the first half is judged, as where exact reuse is not claimed.
+    The cache has nothing of the prompts when the probe begins: namespaces are new, or the cache was emptied
+    or just started. Otherwise, and where exact reuse is not claimed, only the first half is judged.
 
     Engines
     -------
@@ -194,13 +193,14 @@ _LEFT = "a reset of the cache succeeded, and left cached tokens of an earlier re
 def v4(seen: AnswerSeen) -> Found:
     """A cold request has no cached tokens.
 
-    Neither has a request that asks for no cache, nor the first one behind an emptied cache, nor the first of
-    a namespace. A later request after a reset has no more cached tokens than the requests since then explain.
+    The same applies to a request that turns the cache off, to the first request after the cache was emptied,
+    and to the first of a namespace. A later request after a reset has no more cached tokens than the requests
+    since then explain.
 
     Why
     ---
-    Weights are changed under an emptied cache, so it must not serve old KV: answers of the old model, told as
-    the new one's.
+    A server empties its cache when its weights change. If the cache then serves old KV, answers of the old
+    model are returned as answers of the new model.
 
     Choices
     -------
@@ -227,8 +227,8 @@ def v4(seen: AnswerSeen) -> Found:
 def v5(seen: AnswerSeen) -> Found:
     """Namespaces share nothing.
 
-    Cached tokens are no more than the longest prefix that prompts and answers of the same namespace have in
-    common with the prompt; the first request of a namespace has none.
+    There are no more cached tokens than in the longest prefix that prompts and answers of the same namespace
+    have in common with the prompt; the first request of a namespace has none.
 
     Why
     ---
@@ -259,8 +259,8 @@ def v5(seen: AnswerSeen) -> Found:
 def v6(seen: FiguresSeen) -> Found:
     """After load the server comes to rest.
 
-    Once every answer has come and every dropped stream was noticed, within seconds nothing runs, nothing
-    waits, and requests hold no memory.
+    Within seconds after every answer has come and every dropped stream was noticed, no request runs or waits,
+    and requests hold no memory.
 
     Why
     ---
@@ -277,7 +277,7 @@ def v6(seen: FiguresSeen) -> Found:
 
     Engines
     -------
-    vLLM tells `vllm:num_requests_running`, `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc`,
+    vLLM reports `vllm:num_requests_running`, `vllm:num_requests_waiting` and `vllm:kv_cache_usage_perc`,
     llama.cpp `llamacpp:requests_processing` and `llamacpp:requests_deferred` with `--metrics`, sglang
     `sglang:num_running_reqs` and `sglang:num_queue_reqs`.
     """
@@ -295,25 +295,25 @@ def v7(seen: FiguresSeen) -> Found:
     """Usage counts the prompt that was sent, and its sums are those of the metrics.
 
     Where token ids are sent, an answer reports exactly as many prompt tokens, whatever was cached. Since the
-    first look, prompt tokens and generated tokens in the metrics have grown by the sums of the answers. A
-    dropped stream adds between nothing and all of its tokens.
+    first look at the metrics, their prompt tokens and generated tokens have grown by the sums of the answers.
+    A dropped stream adds between none and all of its tokens.
 
     Why
     ---
-    Bills are made of one and dashboards of the other. A request that is counted again when it is put back
-    after a preemption shows here, and a prompt whose cached tokens are left out.
+    Bills use the answers' counts, dashboards use the metrics. This law shows a request that is counted again
+    after a preemption, and a prompt whose cached tokens are left out.
 
     Choices
     -------
-    When a dropped stream counts. Tokens that stand before each prompt: as many for all as for the first.
+    When a dropped stream counts. Tokens before each prompt: as many for every request as for the first.
 
     Caller
     ------
-    Nobody else uses the server: where it has finished more requests than were made here, no sum is judged.
+    Nobody else uses the server: if it has finished more requests than the probe has made, no sum is judged.
 
     Engines
     -------
-    vLLM tells `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
+    vLLM reports `vllm:prompt_tokens_total`, `vllm:generation_tokens_total` and `vllm:request_success_total`.
     llama.cpp does not report the number of finished requests, so its sums cannot be compared.
     """
     tested = False

@@ -86,20 +86,21 @@ def w1(seen: NumberSeen) -> Found:
 
     Why
     ---
-    An index that missed a message routes by blocks that are gone. The number is all that it can know that by.
+    An index that missed a message routes by blocks that are gone. Only the number shows the index that a
+    message is missing.
 
     Choices
     -------
-    The first number. A restarted producer may begin again with 0: then nothing is there.
+    The first number. A restarted producer may begin again with 0: then no block is there.
 
     Caller
     ------
-    A listener reads as fast as messages come: a queue that overflows drops some, which is the
-    listener's gap and not the producer's.
+    A listener reads as fast as messages come: a queue that overflows drops messages, and this gap is the
+    listener's, not the producer's.
 
     Engines
     -------
-    vLLM and sglang number each message and keep the last ones for requests (`replay_endpoint`).
+    vLLM and sglang number each message and keep the last messages for replays (`replay_endpoint`).
     """
     expected = f"number {seen.last + 1}"
     if seen.is_taken:
@@ -114,11 +115,11 @@ def w1(seen: NumberSeen) -> Found:
 def w2(seen: Stored) -> Found:
     """An event has the tokens of its blocks, no more and no fewer.
 
-    Tokens are as many as hashes times the block's size.
+    The number of tokens is the number of hashes times the block's size.
 
     Why
     ---
-    An index hashes the tokens to find a prompt. With tokens too many it hashes others than the engine did,
+    An index hashes the tokens to find a prompt. With too many tokens it hashes other tokens than the engine,
     and finds nothing, or another prompt.
 
     Choices
@@ -131,8 +132,8 @@ def w2(seen: Stored) -> Found:
 
     Engines
     -------
-    vLLM's groups with a sliding window carry tokens of blocks that were skipped (vllm#44451). dynamo reports
-    hashes of tokens instead.
+    Events of vLLM's groups with a sliding window have tokens of blocks that were skipped (vllm#44451). dynamo
+    reports hashes of tokens instead.
     """
     if seen.tokens is None:
         return None
@@ -149,7 +150,7 @@ def w3(seen: ParentSeen) -> Found:
 
     Why
     ---
-    A block without its parent hangs in the air: no search from the beginning of a prompt ever meets it.
+    A block without its parent is unreachable: no search from the beginning of a prompt ever finds it.
 
     Choices
     -------
@@ -157,7 +158,7 @@ def w3(seen: ParentSeen) -> Found:
 
     Caller
     ------
-    A late listener does not know earlier blocks: nothing is blamed then.
+    A late listener does not know earlier blocks; then no violation is reported.
 
     Engines
     -------
@@ -172,11 +173,11 @@ def w3(seen: ParentSeen) -> Found:
 def w4(seen: BlockSeen) -> Found:
     """A block that is removed was there.
 
-    It was stored, and not removed since; after everything was cleared nothing is there.
+    The block was stored, and not removed since; after everything was cleared no block is there.
 
     Why
     ---
-    A removal that names something else leaves the block that is really gone in every index.
+    If a removal names a wrong block, the block that is really gone stays in every index.
 
     Choices
     -------
@@ -188,7 +189,7 @@ def w4(seen: BlockSeen) -> Found:
 
     Engines
     -------
-    vLLM and sglang send a removal when a block is taken for other tokens.
+    vLLM and sglang send a removal when a block is reused for other tokens.
     """
     if not seen.copies and seen.is_new_to_us:
         return None
@@ -199,14 +200,14 @@ def w4(seen: BlockSeen) -> Found:
 def w5(seen: BlockSeen) -> Found:
     """A block is reported as removed when its last copy is removed.
 
-    A hash that was stored twice, in two blocks of memory, is still there when one of them is taken. It is a
-    claim, which ``--removal one`` withdraws: then each copy has a removal of its own, and an index has to
-    count.
+    A hash that was stored twice, in two blocks of memory, is still there when one of them is reused. This law
+    is a claim, which ``--removal one`` withdraws: then each copy has a removal of its own, and an index must
+    count copies.
 
     Why
     ---
     An index that keeps a set of hashes forgets the prompt at the first removal, while the engine still hits
-    it: the request goes to another machine, and is computed once more.
+    it: the request goes to another machine, and the prompt is computed once more.
 
     Choices
     -------
@@ -231,12 +232,12 @@ def w5(seen: BlockSeen) -> Found:
 def w6(seen: BlockSeen) -> Found:
     """One hash has one content, and one content one hash.
 
-    A content is the tokens of the block, its parent, and its namespace (salt, adapter), in one group. It is
-    compared with the blocks that are there.
+    A content is the tokens of the block, its parent, and its namespace (salt, adapter), in one group. Each
+    new block is compared with the blocks that are there.
 
     Why
     ---
-    Two contents of one hash are a collision: one of two prompts gets the other's memory. A router that
+    Two contents with one hash are a collision: one of two prompts gets the other's memory. A router that
     computes hashes cannot find the second hash of a content.
 
     Choices
@@ -263,12 +264,12 @@ def w6(seen: BlockSeen) -> Found:
 def w7(seen: RoomSeen) -> Found:
     """No more blocks are there than the memory has.
 
-    All copies in all groups of a memory are at most the number that ``--blocks`` gives.
+    The copies in all groups of a memory are together at most the number given by ``--blocks``.
 
     Why
     ---
-    Blocks that are taken for other tokens without a word pile up: an index promises blocks that are long
-    gone.
+    If blocks are reused for other tokens without an event, stale entries pile up: an index reports blocks
+    that are long gone.
 
     Choices
     -------
@@ -276,11 +277,11 @@ def w7(seen: RoomSeen) -> Found:
 
     Caller
     ------
-    The number of blocks, as the server logs it at its start.
+    To pass the number of blocks that the server logs at its start.
 
     Engines
     -------
-    vLLM keeps one block for padding, which is never told.
+    vLLM keeps one block for padding, which is never reported.
     """
     if seen.capacity is None:
         return None
@@ -294,10 +295,10 @@ def w8(seen: HitSeen) -> Found:
     """A request hits the longest chain of reported blocks.
 
     The cached tokens of an answer are those of the longest run of blocks, from the beginning of its prompt
-    and in its namespace, that were told and not removed when it was sent. The last token of a prompt is
-    always computed, so that a block which ends with it is not counted. It hits no more than that, and no
-    less where nothing runs beside it, and where blocks are of all layers: with several groups, such as one of
-    window layers, the others have a say.
+    and in its namespace, that were reported and not removed when the request was sent. The last token of a
+    prompt is always computed, so a block that ends with this token is not counted. A request never hits more.
+    It hits no less if it runs alone and if blocks cover all layers: with several groups, such as one of
+    window layers, the other groups also limit the hit.
 
     Why
     ---
@@ -307,17 +308,17 @@ def w8(seen: HitSeen) -> Found:
 
     Choices
     -------
-    A request that runs beside others may hit as much as was told at any moment until all were answered.
+    A request that runs beside others may hit as much as was reported at any moment until all were answered.
 
     Caller
     ------
-    The log of the requests, in order, with the events between them; `pymllm probe --events` has it. Streams
-    whose beginning was not heard, of several producers, or without tokens are no test.
+    The log of the requests, in order, with the events between them; `pymllm probe --events` writes it.
+    Streams whose beginning was missed, of several producers, or without tokens are no test.
 
     Engines
     -------
-    vLLM 0.32 reports a block as removed when one of its two copies is removed, and then hits it: 96 tokens,
-    although 64 are reported (vllm#55092).
+    vLLM 0.32 reports a block as removed when one of its two copies is removed, and later hits this block: 96
+    tokens, although 64 are reported (vllm#55092).
     """
     what = f"tokens that request {seen.request} hit"
     if seen.is_exact:

@@ -44,45 +44,46 @@ _NOTHING = Bounds(0, 0)
 def who_has_leading_blocks_is_told(before: IndexModel, operation: FindBlocks, seen: SeenSearch) -> Found:
     """A search tells each worker's leading blocks, and no worker without any.
 
-    A worker **has** a block if an event of it stored the block and none has taken it since: no
+    A worker **has** a block if an event of this worker stored the block and none has removed it since: no
     `remove_blocks` that names its hash, no `clear_worker`, no `drop_worker`, no `reset`. For `tokens`
-    *t<sub>1</sub>* to *t<sub>n</sub>* the blocks of the **sequence** are *t<sub>1</sub>* below nothing,
-    *t<sub>2</sub>* below that, and so on. The **leading** blocks of a worker are those of
-    the sequence from its front on, up to the first that it does not have.
+    *t<sub>1</sub>* to *t<sub>n</sub>* the blocks of the **sequence** are *t<sub>1</sub>* without a parent,
+    *t<sub>2</sub>* below *t<sub>1</sub>*, and so on. The **leading** blocks of a worker are the blocks of the
+    sequence from its front on, up to the first block that the worker does not have.
 
-    `find_blocks` answers `leading`: a pair of worker and count for each worker with a leading block, once,
-    in ascending order of workers. No other worker is named, not even one that has later blocks of the
-    sequence. The count is exact but where a gap was closed (I5). For no tokens the answer is empty.
+    `find_blocks` answers `leading`: a pair of worker and count for each worker with a leading block, once, in
+    ascending order of workers. No other worker is named, not even a worker with later blocks of the sequence.
+    The count is exact, except where a gap was closed (I5). Without tokens the answer is empty.
 
-    A worker has a block if an event says so. To store is to have at once: the next search reports it.
+    A store takes effect at once: the next search reports the block.
 
     Why
     ---
-    A router sends a request where most of its prefix is. Told too much, it sends it where the prefix must
-    be computed again, and everything behind it waits; told too little, it leaves a cache unused. An index
-    that went on behind a gap gave the best score to a server that had the beginning no more.
+    A router sends a request to the server with most of its prefix. If the index reports too much, the prefix
+    must be computed again there, and everything behind the request waits; if it reports too little, a cache
+    is not used. An index that continued after a gap gave the best score to a server that no longer had the
+    beginning.
 
     Choices
     -------
-    How it is kept: one tree for all workers, a table for each, hashes by position.
+    Its data structure: one tree for all workers, a table for each, hashes by position.
 
     Caller
     ------
-    To let a hash stand for one sequence, and a sequence have one hash: of all workers, or with `own_hashes`
-    of each. To send every event, in its worker's order.
+    To use each hash for one sequence, and one hash for each sequence: of all workers, or with `own_hashes` of
+    each. To send every event, in its worker's order.
 
     Engines
     -------
     - dynamo 1.6.1: one compressed radix tree for all workers (`lib/kv-router/src/indexer/radix_tree.rs`,
-      `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches go by
-      those of the tokens. Workers that hash in different ways get wrong answers
+      `find_match_details`): the same. Events name blocks by the hashes of the sequence, searches use the
+      hashes of the tokens. If workers hash in different ways, answers are wrong
       ([finding](../../peers/findings/dynamo/own-hashes-are-not-removed.md)).
     - llm-d 7be76e1: a table of blocks, with the workers that have each, and a scorer that follows each worker
-      to its first gap (`pkg/kvcache/kvblock_scorer.go`): the same. Searches went on behind a gap
-      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
-    - aibrix e3e10f9: a table like that; blocks of one event stand side by side
+      to its first gap (`pkg/kvcache/kvblock_scorer.go`): the same. Searches once continued after a gap ([pull
+      request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)).
+    - aibrix e3e10f9: a similar table; blocks of one event are stored side by side
       ([finding](../../peers/findings/aibrix/blocks-of-an-event-stand-side-by-side.md)).
-    - sglang, vLLM and Megatron Core have no such index. The first two send the events that one is made of.
+    - sglang, vLLM and Megatron Core have no such index. The first two send the events for an index.
     """
     workers = [worker for worker, _ in seen.result.workers]
     if workers != sorted({*workers}):
@@ -128,15 +129,15 @@ def events_change_nothing_of_others(before: IndexModel, operation: object, seen:
     """An event of one worker changes nothing of another's.
 
     `store_blocks`, `remove_blocks`, `clear_worker` and `drop_worker` change only their worker: every other
-    has the same leading blocks of every sequence as before. This holds for blocks that two workers share, for
-    one worker's blocks below another's, and for blocks that were cut off (I5): an event of another worker
-    neither restores them, nor removes them once a search has reported them.
+    worker has the same leading blocks of every sequence as before. This applies to blocks that two workers
+    share, to one worker's blocks below another's, and to blocks that were cut off (I5): an event of another
+    worker neither restores them, nor removes them once a search has reported them.
 
     Why
     ---
     In a tree of all workers a block is one node. If the node is removed or split, or its descendants are cut
-    off, although only one of its workers has lost it, the other workers lose their blocks as well, or blocks
-    come back.
+    off, although only one of its workers has lost the block, the other workers lose their blocks, too, or
+    blocks reappear.
 
     Choices
     -------
@@ -148,11 +149,11 @@ def events_change_nothing_of_others(before: IndexModel, operation: object, seen:
 
     Engines
     -------
-    - dynamo 1.6.1: children of a node go when no worker has all of it (`radix_tree.rs`,
-      `clear_children_if_unreachable`): the same, because a worker that has less of a node has nothing below
-      it.
-    - An index of dynamo that many threads write to lost this between a split and a removal
-      ([pull request 11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
+    - dynamo 1.6.1: children of a node are removed when no worker has the whole node (`radix_tree.rs`,
+      `clear_children_if_unreachable`): the same, because a worker that has only a part of a node has nothing
+      below it.
+    - An index of dynamo for many threads broke this between a split and a removal ([pull request
+      11169](https://github.com/ai-dynamo/dynamo/pull/11169)).
     - aibrix e3e10f9: one worker's removal takes the block from all
       ([finding](../../peers/findings/aibrix/a-removal-takes-the-block-from-all.md)).
     """
@@ -165,17 +166,18 @@ def nothing_is_stored_below_what_is_not_there(
     """Below a parent that the worker does not have nothing is stored.
 
     `store_blocks` with a `parent` that its worker does not have changes nothing. The answer is `not_there`,
-    or `done` from an index that ignores such an event. That other workers have the parent makes no
-    difference.
+    or `done` from an index that ignores such an event. It makes no difference whether other workers have the
+    parent.
 
-    If the parent was cut off, and so may be forgotten (I5), an index may do either: store, or nothing. If
-    it stored, the blocks are cut off, too. Below every other parent that the worker has, the answer is
+    If the parent was cut off, and so may be forgotten (I5), an index may store the blocks or ignore the
+    event. If stored, the blocks are cut off, too. Below every other parent that the worker has, the answer is
     `done`.
 
     Why
     ---
     Events are lost, or come before the index listens. A block of unknown place is not at the front of a
-    sequence. If it is put there, or below another worker's block, it is found for prompts that it is not of.
+    sequence. If it is put there, or below another worker's block, it is found for prompts that do not contain
+    it.
 
     Choices
     -------
@@ -183,16 +185,16 @@ def nothing_is_stored_below_what_is_not_there(
 
     Caller
     ------
-    To send all of it again after the answer `not_there`. A caller that sends only the parent must also send
-    the blocks below it again.
+    To send the whole sequence again after the answer `not_there`. A caller that sends only the parent must
+    also send the blocks below it again.
 
     Engines
     -------
     - dynamo 1.6.1: `ParentBlockNotFound` (`radix_tree.rs`, `apply_stored`), which its Python interface
       raises as `RuntimeError`: the same.
-    - llm-d 7be76e1: nothing is stored below an unknown parent; another worker's is enough
+    - llm-d 7be76e1: nothing is stored below an unknown parent; another worker's parent is enough
       ([finding](../../peers/findings/llmd/another-workers-parent-is-enough.md)).
-    - aibrix e3e10f9: it is put in front
+    - aibrix e3e10f9: the block is put at the front
       ([finding](../../peers/findings/aibrix/a-block-without-its-parent-is-put-in-front.md)).
     """
 
@@ -213,15 +215,15 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
 
     `store_blocks` of blocks that the worker has answers `done`, and every search gives the same answer as
     before. One removal is enough afterwards, however often a block was stored, unless `counts_copies` is
-    claimed (I10). `remove_blocks` passes over hashes that its worker does not have, or that stand in the
-    event more often than there are copies, and removes the others. If it passed over a block, or over one
-    that may be forgotten (I5), it may answer `not_there` instead of `done`.
+    claimed (I10). `remove_blocks` skips hashes that its worker does not have, or that the event names more
+    often than there are copies, and removes the others. If it skips a block, or names a block that may be
+    forgotten (I5), it may answer `not_there` instead of `done`.
 
     Why
     ---
-    Servers send twice: after a connection is lost, and where a prompt is computed by two requests at
-    once. An index that counted repeated events kept blocks for good; an index that stopped at the first
-    unknown hash kept the rest of the event. An entry that a removal could not resolve stayed, and counted.
+    Servers send events twice: after a connection is lost, and where two requests compute a prompt at once. An
+    index that counted repeated events kept blocks for ever; an index that stopped at the first unknown hash
+    kept the rest of the event. An entry that a removal could not resolve stayed, and was still counted.
 
     Choices
     -------
@@ -229,17 +231,17 @@ def repeated_events_change_nothing(before: IndexModel, operation: object, seen: 
 
     Caller
     ------
-    If a server has two copies of a block and sends a removal with the first one, the index reports none,
-    unless it counts copies (I10).
+    To know: if a server has two copies of a block and sends a removal with the first copy, the index reports
+    none, unless it counts copies (I10).
 
     Engines
     -------
-    - dynamo 1.6.1: the same; a removal that passes over a hash raises after the rest is done
-      (`radix_tree.rs`, `apply_removed`). Its index for many threads kept entries
-      ([pull request 11785](https://github.com/ai-dynamo/dynamo/pull/11785)).
-    - vLLM 0.33 sends a removal while a copy is left; two changes are proposed: to send it with the last copy
-      ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)), or to send the number of
-      remaining copies ([pull request 48933](https://github.com/vllm-project/vllm/pull/48933)).
+    - dynamo 1.6.1: the same; a removal that skips a hash raises after the rest is done (`radix_tree.rs`,
+      `apply_removed`). Its index for many threads kept entries ([pull request
+      11785](https://github.com/ai-dynamo/dynamo/pull/11785)).
+    - vLLM 0.33 sends a removal while a copy is left; two changes are proposed: to send the removal with the
+      last copy ([pull request 55092](https://github.com/vllm-project/vllm/pull/55092)), or to send the number
+      of remaining copies ([pull request 48933](https://github.com/vllm-project/vllm/pull/48933)).
     """
 
 
@@ -252,28 +254,28 @@ def _such_a_removal_is_told_or_not(before: IndexModel, operation: RemoveBlocks, 
 def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Seen) -> Found:
     """Removed blocks are not found, nor the blocks below them while they are missing.
 
-    After `remove_blocks` a search ends before the first block that was removed, even if the worker has
-    all that comes after it. Blocks may be removed in any order, from the end of a sequence or from inside.
+    After `remove_blocks` a search ends before the first removed block, even if the worker has all later
+    blocks. Blocks may be removed in any order, from the end of a sequence or from inside.
 
-    The worker's blocks below a removed block are **cut off**. An index may forget it, all or some of it.
-    When the removed block is stored again, the count of a search is
+    The worker's blocks below a removed block are **cut off**. An index may forget all or some of them. When
+    the removed block is stored again, the count of a search is
 
-    - at least the leading blocks that were never cut off, or were stored again since, or were told by a
+    - at least the leading blocks that were never cut off, or were stored again since, or were reported by a
       search since;
     - at most the leading blocks that the worker has, by its events.
 
-    Once a search has reported a block as present or absent, it stays so until an event of its worker. With
-    the claim `exact_removals` an index forgets nothing (I6).
+    Once a search has reported a block as present or absent, later searches report the same until an event of
+    its worker. With the claim `exact_removals` an index forgets nothing (I6).
 
     Why
     ---
-    A block is of use only behind all that come before it. Reporting less than a worker has costs a
-    computation; reporting more sends the request to a server that must compute blocks that another server
-    has. So less may be told where events leave a doubt, and more never.
+    A block is useful only with all blocks before it. Reporting less than a worker has costs a computation;
+    reporting more sends the request to a server that must compute blocks that another server has. So an index
+    may report less where events leave a doubt, but never more.
 
     Choices
     -------
-    What happens to blocks that are cut off, as long as no removed block is reported.
+    The treatment of blocks that are cut off, as long as no removed block is reported.
 
     Caller
     ------
@@ -283,11 +285,11 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
     Engines
     -------
     - dynamo 1.6.1 forgets the rest of a compressed edge, and keeps the blocks in other nodes while another
-      worker has the removed block (`radix_tree.rs`, `apply_removed`, with a note of its authors on that):
-      within these bounds ([finding](../../peers/findings/dynamo/cut-off-blocks-come-back-or-not.md)).
-    - vLLM evicts the end of a chain first, but any block goes whose reference is the last one.
-    - A search of llm-d continued after a missing block
-      ([pull request 688](https://github.com/llm-d/llm-d-kv-cache/pull/688)); one of aibrix does
+      worker has the removed block (`radix_tree.rs`, `apply_removed`, with a comment of its authors): within
+      these bounds ([finding](../../peers/findings/dynamo/cut-off-blocks-come-back-or-not.md)).
+    - vLLM evicts the end of a chain first, but any block is freed when its last reference is released.
+    - A search of llm-d continued after a missing block ([pull request
+      688](https://github.com/llm-d/llm-d-kv-cache/pull/688)); one of aibrix does
       ([finding](../../peers/findings/aibrix/a-search-goes-on-behind-a-gap.md)).
     """
 
@@ -296,16 +298,16 @@ def what_is_removed_is_not_found(before: IndexModel, operation: object, seen: Se
 def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen: Seen) -> Found:
     """Blocks that were cut off are found again when the gap is closed.
 
-    An index that claims `exact_removals` follows its events exactly. Between the bounds of I5 its
-    count is the upper one: when a removed block is stored again, the blocks below it that were not removed
-    are reported at once. A store below a block that is cut off is stored. A removal of a block that is cut
-    off answers `done`, and the block is absent when the gap is closed.
+    An index that claims `exact_removals` follows its events exactly. Its count is the upper bound of I5: when
+    a removed block is stored again, the blocks below it that were not removed are reported at once. A store
+    below a block that is cut off is carried out. A removal of a block that is cut off answers `done`, and the
+    block is absent when the gap is closed.
 
     Why
     ---
-    Servers that evict one block of a sequence and compute it again have the whole of it, and say so with
-    one event. And an invisible entry that outlives a removal comes back as a phantom: the index reports a
-    block that the worker lost long ago.
+    A server that evicts one block of a sequence and computes it again has the whole sequence, and reports
+    this with one event. And if a hidden entry outlives a removal, the index later reports a block that the
+    worker lost long ago.
 
     Choices
     -------
@@ -313,12 +315,12 @@ def what_was_cut_off_is_found_again(before: IndexModel, operation: object, seen:
 
     Caller
     ------
-    To remove blocks that are cut off when they are evicted: it is found again otherwise.
+    To remove also blocks that are cut off when they are evicted; otherwise they are found again.
 
     Engines
     -------
-    - dynamo 1.6.1: not so, see I5.
-    - llm-d: so, since it looks blocks up one by one.
+    - dynamo 1.6.1: different, see I5.
+    - llm-d: the same, since it looks blocks up one by one.
     """
 
 
@@ -327,14 +329,14 @@ def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen
     """A worker that is cleared or dropped has nothing.
 
     After `clear_worker` and after `drop_worker` no search names the worker, wherever its blocks were, at the
-    front of sequences or cut off. From then on it has only the blocks that it stores: nothing of before comes
-    back with it. Both answer `done`, also of a worker that was never told of.
+    front of sequences or cut off. From then on the worker has only the blocks that it stores: no earlier
+    block comes back with them. Both answer `done`, also for an unknown worker.
 
     Why
     ---
-    A server that was restarted, or has new weights, has an empty cache. If its entries stay, every prompt
-    of before is sent to the one server that must compute all of it. Indexes that only logged the event, or
-    left a removed worker to an eviction that never came, did that.
+    A server that was restarted, or has new weights, has an empty cache. If its entries stay, every earlier
+    prompt is sent to the one server that must compute all of it. This happened in indexes that only logged
+    the event, or left a removed worker to an eviction that never came.
 
     Choices
     -------
@@ -342,7 +344,7 @@ def who_is_cleared_has_nothing(before: IndexModel, operation: object, seen: Seen
 
     Caller
     ------
-    To drop a worker that is gone: an index knows only its events.
+    To drop a worker that is gone: an index knows nothing but events.
 
     Engines
     -------
@@ -358,21 +360,21 @@ def an_early_answer_names_the_best(before: IndexModel, operation: FindBlocks, se
     """An early answer names the same workers, and the best of them.
 
     With `early` a search may end as soon as one worker is left. It names the same workers as without `early`,
-    none with more blocks than it has, and none without any. The worker named with the most blocks has at
-    least as many as any other.
+    none with more blocks than it has, and none without any. The worker that is named with the most blocks
+    must have at least as many as any other.
 
     Why
     ---
-    A router that only chooses a server needs no count. But an answer that ends too early has a tie in it
-    that is none, and half of the requests go to a worker with one block of a thousand.
+    A router that only chooses a server needs no count. But an answer that ends too early contains a false
+    tie, and half of the requests go to a worker with one block of a thousand.
 
     Choices
     -------
-    Where it ends, and whether it does at all.
+    Where the search ends, and whether it ends early at all.
 
     Caller
     ------
-    Not to take the counts for those of I1.
+    Not to use the counts as those of I1.
 
     Engines
     -------
@@ -399,10 +401,10 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
     """The shown blocks are the stored ones, and an index built from them answers the same.
 
     `inspect` answers `indexed`: for each block of each worker its hash, the hash of its tokens and the hash
-    of its parent, `null` for a first one. It shows each block once that a worker has, and no other, with
-    its group, its medium, its namespace and its copies, as far as the index claims to know them. Blocks that
-    are cut off may be left out (I5), unless `exact_removals` is claimed. With the claim `event_numbers` it
-    also shows each worker's last number.
+    of its parent, `null` for a first block. It shows each block of a worker once, and no other, with its
+    group, its medium, its namespace and its copies, as far as the index claims to know them. Blocks that are
+    cut off may be left out (I5), unless `exact_removals` is claimed. With the claim `event_numbers` it also
+    shows each worker's last number.
 
     `rebuild` makes a new index from the content that this one shows, and continues with it. Every search
     gives the same answer as before, and numbers continue. Blocks that were cut off may be lost (I5), unless
@@ -410,11 +412,10 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
 
     Why
     ---
-    A router that starts asks another one, or the server's own index, for all that there is. A block left out
-    of a dump is never reported again, because events come once; a block shown without a worker is never
-    removed. One whose entries had numbers of their own set the index back behind its server, and each event
-    after it was taken for a gap ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072) of
-    dynamo).
+    A new router asks another router, or the server's own index, for all blocks. A block left out of a dump is
+    never reported again, because events come once; a block shown without a worker is never removed. A dump
+    whose entries had numbers of their own set the index back behind its server, and each later event was
+    taken for a gap ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072) of dynamo).
 
     Choices
     -------
@@ -426,8 +427,8 @@ def what_is_shown_is_what_is_there(before: IndexModel, operation: Inspect, seen:
 
     Engines
     -------
-    - dynamo 1.6.1: `dump_tree_as_events`, whose events may be applied in order (`radix_tree.rs`). Blocks of a
-      worker below one that it has lost are dumped below a parent that cannot be found then.
+    - dynamo 1.6.1: `dump_tree_as_events`, whose events may be applied in order (`radix_tree.rs`). A worker's
+      blocks below a block that it has lost are dumped with a parent that cannot be found then.
     """
     shown, expected = seen.result.blocks, dict(before.expected())
     plain = [block if block.copies == 1 else replace(block, copies=1) for block in shown]
@@ -458,8 +459,8 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
     """A removal takes one copy of each block that it names.
 
     An index that claims `counts_copies` counts: each `store_blocks` that names a block adds a copy, each
-    `remove_blocks` takes one for each time that it names the hash. The worker has the block as long as a copy
-    is left, in any medium. A removal of more copies than exist removes all, and counts as a removal of a
+    `remove_blocks` removes one copy each time that it names the hash. The worker has the block as long as a
+    copy is left, in any medium. A removal of more copies than exist removes all, and counts as a removal of a
     missing block (I4). If blocks that are cut off may be forgotten (I5), so may their copies.
 
     Without the claim one removal takes all copies in its medium.
@@ -467,13 +468,14 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
     Why
     ---
     Two requests that compute the same block at the same time make two copies, and each copy is stored and
-    removed separately. An index of sets loses the block with the first copy that goes: where the server hits
-    96 tokens, it answers 64. An index that counts, with a stream that reports only the last removal, keeps
-    the block for good. So the claim has to fit the stream; `pymllm watch --removal` judges that side (W5).
+    removed separately. An index of sets loses the block with the first removed copy: where the server hits 96
+    tokens, the index answers 64. An index that counts, with a stream that reports only the last removal,
+    keeps the block for ever. So the claim must fit the stream; `pymllm watch --removal` judges the stream
+    (W5).
 
     Choices
     -------
-    Whether it counts, which is the claim; where it counts: in the index, or in a filter before it.
+    Whether it counts, which is the claim. Where it counts: in the index, or in a filter before the index.
 
     Caller
     ------
@@ -481,11 +483,11 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
 
     Engines
     -------
-    - dynamo counts in a filter before the index, `EventDedupFilter`
-      ([pull request 8012](https://github.com/ai-dynamo/dynamo/pull/8012)); its `RadixTree` takes all.
-    - llm-d 7be76e1: a removal takes all of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's came
-      with [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
-    - aibrix e3e10f9: a removal takes all (`sync_hash.go`, `ProcessBlockRemoved`).
+    - dynamo counts in a filter before the index, `EventDedupFilter` ([pull request
+      8012](https://github.com/ai-dynamo/dynamo/pull/8012)); its `RadixTree` removes all copies.
+      - llm-d 7be76e1: a removal takes all copies of its tier (`pkg/kvevents/pool.go`). A filter like dynamo's
+        came with [pull request 680](https://github.com/llm-d/llm-d-kv-cache/pull/680).
+      - aibrix e3e10f9: a removal takes all copies (`sync_hash.go`, `ProcessBlockRemoved`).
     - vLLM 0.32 reports the removal of each copy (I4): a stream for an index that counts.
     """
 
@@ -494,37 +496,37 @@ def a_removal_takes_one_copy(before: IndexModel, operation: object, seen: Seen) 
 def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
     """An event of one group of layers changes nothing in another.
 
-    Blocks of several groups have the same hashes. With `layer_groups` each event is of one `group`, and a
-    search looks in one: its leading blocks are those that the worker has in that group. A parent has to be
-    there in the event's group (I3). `clear_worker` and `drop_worker` are of all groups.
+    Blocks of several groups have the same hashes. With `layer_groups` each event belongs to one `group`, and
+    a search covers one group: its leading blocks are those that the worker has in that group. A parent must
+    be present in the event's group (I3). `clear_worker` and `drop_worker` apply to all groups.
 
     Why
     ---
     A model with sliding windows frees the blocks of its window while those of full attention stay, and
-    reports both under the same hash. An index that passes over the group takes the removal for the whole
+    reports both under the same hash. An index that ignores the group takes the removal for that of the whole
     block, and a window's few blocks for the sequence.
 
     Choices
     -------
-    Whether it has groups. An index without them must not be told of any but one.
+    Whether it has groups. An index without groups must get the events of one group only.
 
     Caller
     ------
-    To know the meaning of a group's leading blocks: a window needs the last ones only. To leave out events
+    To know the meaning of a group's leading blocks: a window needs only the last blocks. To leave out events
     whose tokens do not fit their hashes ([issue 44451](https://github.com/vllm-project/vllm/issues/44451),
     law W2).
 
     Engines
     -------
-    - dynamo filters events before the index, and takes full attention alone
-      ([pull request 8751](https://github.com/ai-dynamo/dynamo/pull/8751)); its index has no groups.
-    - llm-d 7be76e1: an entry has its group and a removal takes that one, but a search takes any for the block
-      (`pkg/kvcache/kvblock_scorer.go`, `fillMaxWeights`;
-      [issue 2362](https://github.com/llm-d/llm-d-router/issues/2362)). Later it takes full attention alone
-      ([pull request 2363](https://github.com/llm-d/llm-d-router/pull/2363)).
+    - dynamo filters events before the index, and takes only full attention ([pull request
+      8751](https://github.com/ai-dynamo/dynamo/pull/8751)); its index has no groups.
+    - llm-d 7be76e1: an entry has its group and a removal affects that group, but a search accepts a block in
+      any group (`pkg/kvcache/kvblock_scorer.go`, `fillMaxWeights`; [issue
+      2362](https://github.com/llm-d/llm-d-router/issues/2362)). Later it takes only full attention ([pull
+      request 2363](https://github.com/llm-d/llm-d-router/pull/2363)).
     - aibrix e3e10f9: events have no group (`events.go`).
-    - vLLM sends `group_idx` and the sort of the group
-      ([pull request 40984](https://github.com/vllm-project/vllm/pull/40984)).
+    - vLLM sends `group_idx` and the kind of the group ([pull request
+      40984](https://github.com/vllm-project/vllm/pull/40984)).
     """
 
 
@@ -532,19 +534,20 @@ def groups_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> 
 def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
     """A block that leaves one memory stays in another.
 
-    With `media` each event is of one `medium`. The worker has a block of a group if it lies in any medium; a
-    removal takes it, or a copy of it (I10), from the medium that it names, and passes over blocks that are
-    only in another medium (I4). `inspect` shows each medium by itself. A parent may be in any.
+    With `media` each event belongs to one `medium`. The worker has a block of a group if the block is in any
+    medium; a removal takes the block, or a copy of it (I10), from the medium of the event, and skips blocks
+    that are only in another medium (I4). `inspect` shows each medium separately. A parent may be in any
+    medium.
 
     Why
     ---
-    A server that moves blocks from a GPU to the host sends two events, the new place and the end of the old
-    one. An index that takes the second event for the end of the block sends the request elsewhere, and the
-    stored block is never used.
+    A server that moves blocks from a GPU to the host sends two events: a store in the new medium and a
+    removal from the old medium. If an index takes the second event for the removal of the block, the router
+    sends the request elsewhere, and the stored block is never used.
 
     Choices
     -------
-    Whether it has media, and the value of a block in a slower one.
+    Whether it has media, and the value of a block in a slower medium.
 
     Caller
     ------
@@ -566,13 +569,13 @@ def media_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> F
 def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen) -> Found:
     """A sequence of one namespace is not found in another.
 
-    `extra_key` is a namespace as keys of prefix caches have it (K2): with the claim `extra_key` its first
-    value counts, with `lora` its second, the name of an adapter. The same tokens in two namespaces are two
-    sequences with two hashes, and a search reports those of its own namespace.
+    `extra_key` is a namespace as in keys of prefix caches (K2): with the claim `extra_key` its first value
+    counts, with `lora` its second, the name of an adapter. The same tokens in two namespaces are two
+    sequences with two hashes, and a search reports blocks of its own namespace.
 
     Why
     ---
-    KV depends on the adapter, and a salt keeps tenants apart. An index that goes by tokens alone answers one
+    KV depends on the adapter, and a salt separates tenants. An index that compares tokens alone answers one
     tenant with the other's prefix: the request goes to a server without its blocks, and its duration reveals
     the prompts of others.
 
@@ -582,16 +585,16 @@ def namespaces_are_kept_apart(before: IndexModel, operation: object, seen: Seen)
 
     Caller
     ------
-    To name the namespace of a sequence with each part of it.
+    To pass the namespace of a sequence with each part of the sequence.
 
     Engines
     -------
-    - vLLM sends `extra_keys` for each block, a salt with the first one only.
+    - vLLM sends `extra_keys` for each block, a salt with the first block only.
     - sglang's events did not contain the salt
       ([issue 27682](https://github.com/sgl-project/sglang/issues/27682)); since
       [pull request 30827](https://github.com/sgl-project/sglang/pull/30827) they do.
-    - llm-d 7be76e1: the name of an adapter stands for the model's (`pkg/kvevents/pool.go`). Of a block's keys
-      every text counts as an image's hash, and so does a salt (`extra_keys.go`, `ParseRawExtraKeys`).
+    - llm-d 7be76e1: the name of an adapter replaces the name of the model (`pkg/kvevents/pool.go`). Every
+      text among a block's keys counts as an image's hash, also a salt (`extra_keys.go`, `ParseRawExtraKeys`).
     - aibrix e3e10f9: a table for each model and adapter.
     - dynamo 1.6.1: the code that computes the hashes of tokens includes them.
     """
@@ -602,14 +605,14 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
     """An event with a number that was told before changes nothing.
 
     With `event_numbers` an event may have a `number`, which counts up by one in each worker's stream. The
-    first event of a worker is accepted with any number. One that is not above the last, and not 0 (I16), was
-    told before: the answer is `done` or `not_there`, and nothing changes, no count of copies either. Events
-    without a number change no numbers. `drop_worker` and `reset` forget a worker's; `clear_worker` and
-    `rebuild` do not (I9).
+    first event of a worker is accepted with any number. A later event whose number is not above the last, and
+    not 0 (I16), is a repetition: the answer is `done` or `not_there`, and nothing changes, not even a count
+    of copies. Events without a number change no numbers. `drop_worker` and `reset` forget a worker's number;
+    `clear_worker` and `rebuild` do not (I9).
 
     Why
     ---
-    A subscriber that requests missed events gets some of them twice. A repeated removal after a new store
+    A subscriber that requests missed events gets some events twice. A repeated removal after a new store
     removes a present block; a store that is counted twice keeps a removed block.
 
     Choices
@@ -618,16 +621,17 @@ def a_number_counts_once(before: IndexModel, operation: object, seen: Seen) -> F
 
     Caller
     ------
-    To number by worker, and to refuse nothing: a refused event has no number (X1).
+    To number the events of each worker, and to send no event that is refused: a refused event has no number
+    (X1).
 
     Engines
     -------
     - llm-d drops events not above the last number
       ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)).
-    - dynamo does so before the index
-      ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072)); `RadixTree` passes numbers over.
+    - dynamo drops them before the index ([pull request 7072](https://github.com/ai-dynamo/dynamo/pull/7072));
+      `RadixTree` ignores numbers.
     - vLLM and sglang number messages, and replay them
-      ([sglang#32729](https://github.com/sgl-project/sglang/pull/32729) is a client of that).
+      ([sglang#32729](https://github.com/sgl-project/sglang/pull/32729) is a client of this replay).
     """
 
 
@@ -643,14 +647,13 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
     """An event before which another one is missing is not taken.
 
     If the number of an event is above the last by more than one, the answer is `missed`, with the number that
-    has to come next, and nothing changes. The same event is taken once those before it were told.
+    must come next, and nothing changes. The same event is accepted once all events before it have come.
 
     Why
     ---
-    A lost removal leaves a block in the index that is gone, a lost store cuts off later blocks, and a
-    subscriber that ignores numbers never notices either ([issue
-    1737](https://github.com/llm-d/llm-d-router/issues/1737) of llm-d). Missed events can be requested once
-    the first missing number is known.
+    A lost removal leaves a removed block in the index, a lost store cuts off later blocks, and a subscriber
+    that ignores numbers never notices either ([issue 1737](https://github.com/llm-d/llm-d-router/issues/1737)
+    of llm-d). Missed events can be requested once the first missing number is known.
 
     Choices
     -------
@@ -659,7 +662,7 @@ def a_gap_is_told(before: IndexModel, operation: object, seen: Seen) -> Found:
     Caller
     ------
     To send the missed events, from the answered number on, or to restart with 0 (I16), as a snapshot could
-    ([issue 40363](https://github.com/vllm-project/vllm/issues/40363) of vLLM asks for one).
+    ([issue 40363](https://github.com/vllm-project/vllm/issues/40363) of vLLM asks for a snapshot).
 
     Engines
     -------
@@ -680,16 +683,15 @@ def _what_is_missing_is_named(before: IndexModel, operation: Event, seen: SeenEv
 def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> Found:
     """An event with the number 0 begins its worker's stream anew.
 
-    Where a worker's events have numbers already, one with the number 0 takes everything from the worker
-    first, in all groups and media, and is then carried out. After a repeated stream the index contains its
+    If a worker's events have numbers already, an event with the number 0 first removes all blocks of the
+    worker, in all groups and media, and is then carried out. After a repeated stream the index contains its
     blocks, and nothing else.
 
     Why
     ---
-    A restarted server has an empty cache, and counts from 0. An index that takes its events for
-    repeated ones learns nothing more of it until it has overtaken itself; an index that ignores the numbers
-    keeps the blocks of the old server ([issue 2853](https://github.com/llm-d/llm-d-router/issues/2853) of
-    llm-d).
+    A restarted server has an empty cache, and counts from 0. If an index takes these events for repetitions,
+    it ignores the server until the numbers exceed the old number; an index that ignores the numbers keeps the
+    blocks of the old server ([issue 2853](https://github.com/llm-d/llm-d-router/issues/2853) of llm-d).
 
     Choices
     -------
@@ -701,8 +703,8 @@ def number_0_begins_anew(before: IndexModel, operation: object, seen: Seen) -> F
 
     Engines
     -------
-    - llm-d takes any number below the last live one for that
-      ([pull request 1887](https://github.com/llm-d/llm-d-router/pull/1887)), where replays are on.
+    - llm-d takes any number below the last live number for a restart ([pull request
+      1887](https://github.com/llm-d/llm-d-router/pull/1887)), where replays are on.
     - vLLM counts from 0, also after a restart.
     """
 

@@ -59,8 +59,8 @@ from pymllm.oracle.models.slot_model import Remainder
 def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen: SeenLoss) -> Found:
     """Free, referenced and cached blocks partition the pool; children go before their parents.
 
-    Blocks are 0 to `blocks` - 1; the one behind them is the dummy. Each block but the dummy is at any
-    time exactly one of
+    Blocks are 0 to `blocks` - 1; the next number is the dummy. Each block but the dummy is at any time
+    exactly one of
 
     - **referenced**: its count of references is above 0, registered (C3) or not;
     - **cached**: its count is 0 and it is registered;
@@ -69,86 +69,86 @@ def blocks_partition_the_pool(before: BlocksModel, operation: AllocBlocks, seen:
     | operation | effect on counts and blocks |
     | --- | --- |
     | `alloc_blocks` *n* | *n* different free blocks get the count 1, and the clock as their stamp |
-    | `retain_blocks` | + 1 each time that a block is named; a cached block is referenced then |
+    | `retain_blocks` | + 1 each time that a block is named; a cached block becomes referenced |
     | `release_blocks` | - 1 each time that a block is named |
     | `begin_transfer`, `end_transfer` | + 1, and - 1, for each different block of the transfer |
 
-    **Release.** A block that reaches 0 and is not registered is free. A registered one stays cached with
-    the policies `lru` and `release`. With `ref_zero` it is deregistered, together with all of its
-    registered descendants; blocks among these with references stay referenced, without a hash, and the rest
-    is free. All blocks of one call lose their references first. `ref_zero` caches nothing without a
-    reference: its cache consists of the blocks that running requests share.
+    **Release.** An unregistered block that reaches 0 is free. A registered block that reaches 0 stays cached
+    with the policies `lru` and `release`. With `ref_zero` it is deregistered, together with all of its
+    registered descendants; those with references stay referenced, without a hash, and the rest is free. All
+    blocks of one call lose their references first. `ref_zero` caches no block without a reference: its cache
+    consists of the blocks that running requests share.
 
-    **Transfers** (claim `transfers`). Something outside may read or write blocks without anybody waiting for
-    it: an offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names
-    referenced and cached blocks, and has a reference of its own to each, + 1; `end_transfer` gives these up,
-    - 1, as a release does. No other release takes them away: to release a block more often than without them
-    is refused, and so is the end of a transfer that is over. A request that is aborted or set aside meanwhile
-    gives up its references alone. A `reset` ends all transfers.
+    **Transfers** (claim `transfers`). Something outside may read or write blocks asynchronously: an offload,
+    the other half of a disaggregated server, a step in flight. `begin_transfer` names referenced and cached
+    blocks, and gets a reference of its own to each, + 1; `end_transfer` gives these references up, - 1, as a
+    release does. No other release takes them away: a release of more references than there are without the
+    transfer's is refused, and so is a second end of a transfer. A request that is aborted or paused meanwhile
+    gives up only its own references. A `reset` ends all transfers.
 
-    **Evictable** is a cached block without a referenced registered descendant. `alloc_blocks` succeeds if
-    and only if *n* <= free + evictable; otherwise it is `no_room`, and nothing has changed (X4). It
-    evicts exactly *n* - free blocks, and none if that is not above 0. Each is deregistered and free, and
-    may be handed out by the same call. At its turn an evicted block must be evictable and have no
-    registered child, so a chain goes from its end. With the claim `exact_lru`, each eviction takes one of
-    those with the smallest stamp; with `exact_policy` the same, but with the policy `release` the one
-    released first, blocks of one release in the order in which it names them (the last time). The observer is
-    called with them in the order of eviction (C6). With the claim `trusted_hashes` there are no parents and
-    children (C3): every cached block is evictable.
+    A cached block without a referenced registered descendant is **evictable**. `alloc_blocks` succeeds if and
+    only if *n* <= free + evictable; otherwise it answers `no_room`, and nothing has changed (X4). It evicts
+    exactly *n* - free blocks, and none if this is not above 0. Each is deregistered and free, and may be
+    handed out by the same call. At its turn an evicted block must be evictable and have no registered child,
+    so a chain is evicted from its end. With the claim `exact_lru`, each eviction takes a candidate with the
+    smallest stamp. `exact_policy` requires the same, but with the policy `release` the candidate released
+    first, where the blocks of one release count in the order in which it names them (for the last time). The
+    observer is called with evicted blocks in the order of eviction (C6). With the claim `trusted_hashes`
+    there are no parents and children (C3): every cached block is evictable.
 
-    **The dummy** is never handed out, has no references that count, and is in no size. To retain or
-    release it, a free block or one outside of the pool, or to release a block more often than it is held,
-    counting every time that the call names it, is an `OwnershipError`. The call has then done nothing,
-    not even to the right blocks that it names as well (X1).
+    **The dummy** is never handed out, has no references that count, and is in no size. To retain or release
+    the dummy, a free block or a block outside of the pool is an `OwnershipError`. So is the release of a
+    block more often than it is held, counting every time that the call names the block. The call has then
+    done nothing, not even to valid blocks that it names, too (X1).
 
-    `pool_avail` is the number of free blocks, `evictable_blocks` that of evictable ones; cached blocks above
-    a referenced block are in neither.
+    `pool_avail` is the number of free blocks, `evictable_blocks` the number of evictable blocks; cached
+    blocks above a referenced block are in neither.
 
-    In kind `requests` the same is followed through rows: a request has one reference of each of its
-    blocks, and of those behind the cut none any more when it is cut (`truncate`); a holder of a block holds
-    every block before it, so every cached block is evictable. The block released longest ago goes first, and
-    children before their parents; this is demanded of everybody, with or without `exact_lru`. And paused
-    requests may keep at most `paused_limit` different blocks together: a pause beyond that is `no_room`.
+    In kind `requests` the same is followed through rows. A request has one reference to each of its blocks; a
+    cut (`truncate`) takes away its references to the blocks behind the cut. A holder of a block holds every
+    block before it, so every cached block is evictable. The block released longest ago is evicted first, and
+    children before their parents; this is required with or without `exact_lru`. And paused requests may keep
+    at most `paused_limit` different blocks together: a pause beyond this limit is `no_room`.
     `transfer_request` begins a transfer of the blocks that a request has, whatever happens to the request;
-    blocks that it gets later are not included. `end_transfer` ends it: blocks that no row and no other
-    transfer has are cached then, or free.
+    blocks that the request gets later are not included. `end_transfer` ends the transfer: blocks that no row
+    and no other transfer has are then cached or free.
 
     Why
     ---
-    A block with two owners gets the KV of both. One that is handed out while a transfer writes it gets the
-    KV of a request that was aborted; a block whose transfer never ends is lost. Counts that were lowered once
-    where a call named a shared block twice kept blocks for ever. An eviction by age alone takes the first
-    block of a prompt first, since that is the oldest: all that hangs below it is cached and can never be
+    A block with two owners gets the KV of both. A block that is handed out while a transfer writes to it gets
+    the KV of an aborted request; a block whose transfer never ends is lost. Where a count was lowered once
+    although a call named a shared block twice, the block was kept for ever. An eviction by age alone takes
+    the first block of a prompt first, since it is the oldest: all blocks below stay cached and can never be
     found. A parent whose count of children was raised twice could never be evicted again.
 
     Choices
     -------
-    Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In
-    kind `blocks` without `exact_lru` and `exact_policy`, which leaf goes. How leaves are found. Whether
-    the dummy has any memory.
+    Which free blocks are handed out, and in which order. Which of equally old blocks is evicted. In kind
+    `blocks` without `exact_lru` and `exact_policy`, which leaf is evicted. How leaves are found. Whether the
+    dummy has any memory.
 
-    In kind `blocks` the observer is not optional: `callbacks` must be claimed, since nothing else
-    says which cached blocks an allocation has evicted. The adapter of an allocator without an observer
-    compares the hashes and references before and after a call, and reports the difference, children before
-    parents; an order it cannot know, and claims none.
+    In kind `blocks` the observer is not optional: `callbacks` must be claimed, since nothing else says which
+    cached blocks an allocation has evicted. The adapter of an allocator without an observer compares the
+    hashes and references before and after a call, and reports the difference, children before parents. Such
+    an adapter cannot know the order, and claims none.
 
     Caller
     ------
-    To keep clock and stamps moving forward, or recency means nothing. Not to use released blocks.
+    To move clock and stamps only forward, or recency has no meaning. Not to use released blocks.
 
     Engines
     -------
-    - vLLM counts references per block (`vllm/v1/core/block_pool.py`, `BlockPool.touch`, `free_blocks`).
-      Free and cached blocks stand in one queue, cached ones at its end, and `get_new_blocks` takes from
-      its front: no order of parents and children but that a request frees its last block first
-      (`trusted_hashes`, policy `release`). Block 0 is its null block.
+    - vLLM counts references per block (`vllm/v1/core/block_pool.py`, `BlockPool.touch`, `free_blocks`). Free
+      and cached blocks are in one queue, cached blocks at its end, and `get_new_blocks` takes from its front.
+      Parents and children have no order, except that a request frees its last block first (`trusted_hashes`,
+      policy `release`). Block 0 is its null block.
     - Megatron Core 0.16.1: `BlockAllocator` in
       `megatron/core/inference/contexts/dynamic_block_allocator.py` is a stack without counts, hashes or a
       check of releases; its last block is the dummy, the same. Paused requests have a share of their own
       (`evict_overflow_paused_requests` in `dynamic_context.py`), counted by request.
     - Megatron-LM's `KVBlockAllocator` of August 2026 (`kv_block_allocator.py`) is this law for
-      `careful_callers`: it evicts leaves, the smallest stamp first (`evict_lru_blocks`), and counts on
-      every held block's parent being held.
+      `careful_callers`: it evicts leaves, the smallest stamp first (`evict_lru_blocks`), and assumes that the
+      parent of every held block is held.
     - sglang: not applicable, a tree of pages (R5, R6).
     """
     evicted = _leaves_are_evicted(before, operation, seen)
@@ -168,26 +168,26 @@ def slots_have_one_block(before: BlocksModel, operation: AllocSlots, seen: SeenS
     no padding among them. Each is at any time exactly one of
 
     - **mapped** to one block, which has no other slot;
-    - **in hand**: taken by `evict_slots`;
+    - **in hand**: taken by the caller with `evict_slots`;
     - **free**.
 
     | operation | slots |
     | --- | --- |
-    | `alloc_slots` | a block without one gets a free slot, or that of another block (C5, C6) |
+    | `alloc_slots` | a block without a slot gets a free slot, or the slot of another block (C5, C6) |
     | `evict_slots` | from mapped to in hand |
     | `drop_states`; a block that is deregistered or becomes free (C6) | from mapped to free |
-    | `reset` | all are free, those in hand too |
+    | `reset` | all are free, slots in hand too |
 
-    No other operation moves a slot. A block keeps its slot when it is retained, when it is released and
-    stays cached, and when it is registered. Nothing gives a slot that is in hand back but a reset. It is
-    written to (`save_live`), and belongs to no block.
+    No other operation moves a slot. A block keeps its slot when it is retained, when it is released and stays
+    cached, and when it is registered. Only a reset gives back a slot in hand. Such a slot can be written
+    (`save_live`), and belongs to no block.
 
-    All views must agree: `slot_of_block` and `block_of_slot` are inverse to each other, with -1
-    for none, and `free_slots` are the free ones in any order. `free_count` is their number. `find_slots`
-    gives each block's slot or -1, and `has_state` is true exactly for blocks with a slot, whether written or
-    not. A free block and the dummy have none.
+    All views must agree: `slot_of_block` and `block_of_slot` are inverse to each other, with -1 for none, and
+    `free_slots` are the free slots in any order. `free_count` is their number. `find_slots` gives each
+    block's slot or -1, and `has_state` is true exactly for blocks with a slot, whether written or not. A free
+    block and the dummy have no slot.
 
-    In kind `requests` a slot that a step gives to a block must be one of the pool, and of no other block.
+    In kind `requests` a slot that a step gives to a block must be a slot of the pool, and of no other block.
 
     Why
     ---
@@ -197,11 +197,11 @@ def slots_have_one_block(before: BlocksModel, operation: AllocSlots, seen: SeenS
 
     Choices
     -------
-    Which free slot a block gets. In which order free slots are listed.
+    Which free slot a block gets. The order in which free slots are listed.
 
     Caller
     ------
-    To take slots into its hands only if it can do without them: they come back with a reset.
+    To take slots in hand only if it can spare them: they come back only with a reset.
 
     Engines
     -------
@@ -224,60 +224,61 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
 
     `register_blocks` goes through its entries in order. An entry is a block, a hash and a parent. The
     **parent's hash** is `parents[i]`, 0 for a first block; where `parents` is null, the first entry is a
-    first block and each other one follows the entry before it. The **parent** is a block: of the earlier
-    entries of this call with that hash the last one (with null simply the entry before), or else the
-    block that is registered under it now. The entry
+    first block and each other entry follows the entry before it. The **parent** is a block: the last of the
+    earlier entries of this call with that hash (with null simply the entry before), or else the block that is
+    registered under that hash now. The entry
 
-    1. is passed over if the block is registered under this hash already: its parent is unchanged;
-    2. does nothing if the hash is another block's: first come, first kept;
-    3. does nothing if it is no first block and its parent is not registered, or there is none. That
-       another block is registered under the parent's hash does not help;
+    1. is skipped if the block is registered under this hash already: its parent is unchanged;
+    2. does nothing if another block has the hash: the first registration stays;
+    3. does nothing if it is no first block and its parent is not registered, or there is no parent. Another
+       block that is registered under the parent's hash does not count;
     4. otherwise registers the block, below its parent.
 
-    "Does nothing" is an answer of `done`, and no error. With `caching` false every entry does nothing.
-    Registering moves no count, stamp or slot. A block has one hash, and a hash one block: `hashes` of the
-    views has it for each block, -1 for none, and `block_of_hash` is exactly the inverse. A block that is
-    deregistered (C1) loses its hash, and another block may be registered under it later. Its children go
-    before it or with it, never after.
+    "Does nothing" means that the answer is `done`, and no error. With `caching` false every entry does
+    nothing. Registering changes no count, stamp or slot. A block has one hash, and a hash one block: `hashes`
+    of the views has the hash of each block, -1 for none, and `block_of_hash` is exactly the inverse. A block
+    that is deregistered (C1) loses its hash, and another block may be registered under this hash later. Its
+    children are deregistered before it or with it, never after.
 
     **Trusted hashes.** With the claim `trusted_hashes` an implementation relies on a hash to identify the
     whole prefix of a block. Then 2 and 3 do not apply, and no block has a parent: a hash may have several
-    blocks, each of them registered until it is deregistered itself. `block_of_hash` has each hash once, with
-    any one of its blocks.
+    blocks, each registered until it is deregistered itself. `block_of_hash` has each hash once, with any one
+    of its blocks.
 
     Refused are (X1, with any of its errors): a block that is free, the dummy, or outside; more or fewer
-    hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside
-    of 0 to 2<sup>63</sup> - 1; and a second hash for one block, whether it has the first one already or
+    hashes or parents than blocks; a hash outside of 1 to 2<sup>63</sup> - 1, and a parent's hash outside of 0
+    to 2<sup>63</sup> - 1; and a second hash for one block, whether the block has its first hash already or
     gets it in the same call. Then nothing at all was registered. A call never names a block before its
     parent.
 
     In kind `requests` the implementation computes hashes itself. Block *i* of a prompt has the chained
     page hash of H1 to H3 without a namespace, its digest being *d*<sub>i</sub>; the block's hash is the
     first 16 hexadecimal digits of *d*<sub>i</sub> as a number, modulo 2<sup>63</sup>, and 1 in place of
-    0. With `hash_digits` = *k* the digest is cut: *d*<sub>i</sub> is its first *k* digits with zeros
-    before them, 16 in all. So different blocks have one hash all the time, and a hit must be told by
-    more:
+    0. With `hash_digits` = *k* the digest is cut: *d*<sub>i</sub> is its first *k* digits with zeros before
+       them, 16 in all. So different blocks often have the same hash, and the hash alone does not make a hit:
 
     - the block found under the hash has exactly this block's tokens, and
-    - its parent is the very block found before it (none for the first).
+    - its parent is exactly the block found before it (none for the first).
 
-    A request **shares** the longest chain of blocks found like that; the first one that fails ends it.
-    All blocks that a step has made whole are offered in order, generated tokens too, requests in the
-    order of the batch. From the first block of a request on whose hash another block has, none of its
-    later blocks is registered either, as long as it lives, or until it is cut at or before that block.
+    A request **shares** the longest chain of blocks found in this way; the first block that fails ends the
+    chain. All blocks that a step has made whole are offered in order, also blocks of generated tokens,
+    requests in the order of the batch. If another block has the hash of a request's block, neither this block
+    nor any later block of the request is registered, as long as the request lives, or until it is cut at or
+    before that block.
 
-    **Cuts.** When a request is cut in the middle of a registered block (claim `truncate`), other tokens
-    are to come into that block. It is deregistered with all of its registered descendants, before anything
-    is written there, and registered by its new tokens once it is whole again. Behind a cut at a block's end
-    every block keeps its hash.
+    **Cuts.** When a request is cut in the middle of a registered block (claim `truncate`), other tokens will
+    be written into that block. The block is deregistered with all of its registered descendants, before
+    anything is written there, and registered with its new tokens once it is whole again. After a cut at a
+    block's end every block keeps its hash.
 
     Why
     ---
-    If a second registration wins, the first block is cached and never found, and its removal takes the
-    entry of the survivor. If an equal hash counts for a parent, a chain hangs below a block with other
-    tokens, and a collision hands one user's answer to another: short hashes have done that in production.
-    A block registered before its KV is there is read by others as it is. A block that keeps its hash when
-    a rejected draft in it is replaced gives another user the KV of tokens that are not in the prompt.
+    If a second registration wins, the first block is cached and never found, and its removal deletes the
+    entry of the second block. If an equal hash counts as a parent, a chain is placed below a block with other
+    tokens, and a collision gives one user's answer to another user: short hashes have done this in
+    production. A block that is registered before its KV is written is read by others unwritten. If a block
+    keeps its hash when a rejected draft in it is replaced, another user gets the KV of tokens that are not in
+    the prompt.
 
     Choices
     -------
@@ -285,15 +286,15 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
 
     Caller
     ------
-    To register blocks whose KV is written, each after its parent, and to name as a parent's hash the one
-    of the block before it in the request's table.
+    To register only blocks whose KV is written, each after its parent, and to pass as the parent's hash the
+    hash of the block before it in the request's table.
 
     Engines
     -------
     - vLLM: one hash may have several blocks, and any of them is found (`BlockHashToBlockMap` in
-      `block_pool.py`); neither parents nor tokens are compared, since the hash is long and names what
-      came before (`kv_cache_utils.py`, `hash_block_tokens`): `trusted_hashes`. Drafts are not hashed
-      before they are verified; where a request's end is replaced otherwise, hashed blocks were overwritten.
+      `block_pool.py`); neither parents nor tokens are compared, since the hash is long and covers all tokens
+      before (`kv_cache_utils.py`, `hash_block_tokens`): `trusted_hashes`. Drafts are not hashed before they
+      are verified; where a request's end is replaced in another way, hashed blocks were overwritten.
     - Megatron Core 0.16.1: absent, no block is found by hash.
     - sglang: not applicable: children are found by their tokens.
     """
@@ -303,43 +304,42 @@ def a_hash_has_the_block_that_came_first(before: Any, operation: Any, seen: Any)
 def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, seen: SeenBlocks) -> Found:
     """The hash of a cached state names a block with a slot, and goes with that block only.
 
-    A state is found by hash only after `name_states` has said so: once a step has written it. The
-    operation takes a block and a hash for each entry. A hash of 0 or less says that there is none, and
-    the entry is passed over; otherwise `block_of_state` has the pair (hash, block) from then on. To name
-    a block again by its hash changes nothing.
+    A state can be found by hash only after `name_states`, which is called once a step has written the state.
+    Each entry is a block and a hash. An entry with a hash of 0 or less has no hash and is skipped; for any
+    other, `block_of_state` has the pair (hash, block) from then on. To name a block again by its hash changes
+    nothing.
 
-    Refused (X1, with any of its errors), with nothing named, is a call with more or fewer hashes than
-    blocks, with a block outside of the pool, with a block that has a hash in this call and no slot, or
-    with a hash that is not the one under which the block is registered now.
+    A call is refused (X1, with any of its errors), with nothing named, if it has more or fewer hashes than
+    blocks, a block outside of the pool, a block that has a hash in this call and no slot, or a hash other
+    than the hash under which the block is registered now.
 
-    So at any time each pair of `block_of_state` names a block that has a slot (C2) and is registered
-    under this very hash (C3), and each hash and each block stands in it once.
+    So at any time each pair of `block_of_state` names a block that has a slot (C2) and is registered under
+    exactly this hash (C3), and each hash and each block occurs once.
 
-    A name goes with the slot. It is removed when the block loses its slot in any way: to another
-    block (C5), into a caller's hands, by `drop_states`, or because the block was deregistered or became
-    free (C6). It is removed then, and no other one is. `drop_states` takes blocks, and passes over those
-    without a slot; named twice is named once. It frees their slots, has no effects and changes no block.
-    `how` says by which call:
+    A name is removed with the slot: when the block loses its slot to another block (C5), to a caller, by
+    `drop_states`, or because the block was deregistered or became free (C6). Then exactly this name is
+    removed. `drop_states` takes blocks, skips blocks without a slot, and treats a block named twice like a
+    block named once. It frees their slots, has no effects and changes no block. `how` selects the call:
 
     | `how` | |
     | --- | --- |
     | `batch` | one call for all |
     | `one by one` | a call for each block |
-    | `deregistered` | as the block allocator calls its observer: with the blocks, and with `hashes` |
+    | `deregistered` | the call of the block allocator to its observer: with the blocks, and with `hashes` |
 
-    The `hashes` that come with `deregistered` may be those of other blocks, or of none: they remove
-    nothing. A block outside of the pool is refused, with nothing dropped. The dummy and free blocks have
-    no slot, and are passed over.
+    The `hashes` passed with `deregistered` may be hashes of other blocks, or of no block: they remove
+    nothing. A block outside of the pool is refused, with nothing dropped. The dummy and free blocks have no
+    slot, and are skipped.
 
     Why
     ---
-    A hash that outlives its slot leads a request to a slot that has another's state by now. A hash that
-    is removed with the wrong block makes a good state unfindable, and its slot is never looked for again:
-    an engine popped the hash without asking whether it still named this block.
+    A hash that outlives its slot leads a request to a slot that now has another state. If a hash is removed
+    with the wrong block, a valid state can no longer be found, and its slot is never used again: an engine
+    removed the hash without checking whether it still named this block.
 
     Choices
     -------
-    Whether names are kept in a table of their own, as long as the view is right.
+    Whether names are kept in a separate table, as long as the view is right.
 
     Caller
     ------
@@ -349,7 +349,7 @@ def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, s
     -------
     - vLLM removes a hash by hash and block id, so that a duplicate's entry stays
       (`block_pool.py`, `BlockHashToBlockMap.pop`).
-    - Megatron Core 0.16.1: absent. sglang: not applicable, a state hangs at its node (M3).
+    - Megatron Core 0.16.1: absent. sglang: not applicable, a state belongs to its node (M3).
     """
     names = {value: block for block, value in before.slotted().named.items()}
     return _wrong_view(before, ("hash_to_block_id", _pairs(names), seen.result.block_of_state))
@@ -359,30 +359,32 @@ def a_named_state_goes_with_its_block(before: BlocksModel, operation: Inspect, s
 def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenSlots) -> Found:
     """A batch gets one slot per block, evicts none of its own, and is met whole or not at all.
 
-    `alloc_slots` names blocks that are referenced or cached, in any order, some perhaps twice, perhaps
-    none at all. It answers as many slots as it was given blocks, at the same places:
+    `alloc_slots` names referenced or cached blocks, in any order, perhaps with repeats, perhaps none at all.
+    It answers with as many slots as it was given blocks, at the same positions:
 
-    - a block that has a slot gets that one told, and keeps it with its name and its state;
+    - for a block that has a slot, the answer is that slot, and the block keeps it with its name and its
+      state;
     - equal blocks get equal slots;
-    - the other blocks, *m* different ones, get *m* different slots: free ones first, and then those of the
-      blocks that C6 defines. Free slots are not spared: a block loses its slot only if none is free.
+    - the other blocks, *m* different ones, get *m* different slots: first the free slots, and then the slots
+      of the blocks that C6 defines. A block loses its slot only if no slot is free.
 
-    Blocks that the call names do not lose their slots for it, however old they are and whether or not
-    they have references. So the call succeeds if and only if *m* <= free slots + blocks with a slot,
-    without references, that it does not name. Else it answers `failed` with `MambaSlotCapacityError`, and
-    nothing has changed: no slot was taken, no block has lost one, and the same call would give the same
-    slots later as if this one had never been made.
+    A call never takes the slots of blocks that it names, however old they are, with or without references. So
+    the call succeeds if and only if *m* <= free slots + blocks with a slot and without references that it
+    does not name. Otherwise it answers `failed` with `MambaSlotCapacityError`, and nothing has changed: no
+    slot was taken, no block has lost its slot, and later calls give the same slots as if this call had never
+    been made.
 
     A free block, the dummy or a block outside of the pool is refused (`OwnershipError`, `UsageError` or
     `IndexError`), again with nothing changed.
 
-    The content of a new slot is open until it is written.
+    The content of a new slot is undefined until it is written.
 
     Why
     ---
     The batch contains the states that one step wants to keep. If making room for the last state takes the
-    slot of the first, the step writes into a slot of another owner: a server crashed when committing a long
-    prompt, in the middle of its own blocks. Slots taken before the call knows that it must fail are lost.
+    slot of the first, the step writes into a slot of another owner: a server crashed while it committed a
+    long prompt, because it evicted slots of its own blocks. If slots are taken before the call fails, they
+    are lost.
 
     Choices
     -------
@@ -390,12 +392,12 @@ def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenS
 
     Caller
     ------
-    To choose the states worth keeping if the call fails: C7 says how a step does.
+    To choose the states worth keeping if the call fails: C7 defines the choice of a step.
 
     Engines
     -------
-    - vLLM asks for all blocks of a step before it takes any (`vllm/v1/core/kv_cache_manager.py`,
-      `KVCacheManager.allocate_slots`), and touches the matched ones first, so that they are not taken.
+    - vLLM counts all blocks of a step before it takes any (`vllm/v1/core/kv_cache_manager.py`,
+      `KVCacheManager.allocate_slots`), and touches the matched blocks first, so that they are not taken.
     - Megatron Core 0.16.1: absent; `MambaMetadata.allocate_slot` hands out single rows. sglang: not
       applicable, a track slot is taken one at a time (M1).
     """
@@ -415,55 +417,56 @@ def a_batch_is_met_whole(before: BlocksModel, operation: AllocSlots, seen: SeenS
 def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operation, seen: SeenLoss) -> Found:
     """Only unreferenced blocks lose their slots to others, oldest first; free blocks have none.
 
-    **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and
-    no references, and is not named by that `alloc_slots` (C5). Of these it is one with the smallest
-    stamp, and so on until there are enough; this order is demanded of everybody, with or without
-    `exact_lru`. Parents and children do not matter here. The block stays cached.
-    With `ref_zero` no block without references has a slot, so there is no candidate.
+    **To others.** A block may lose its slot to `alloc_slots` or `evict_slots` only if it has a slot and no
+    references, and is not named by that `alloc_slots` (C5). Of these blocks, one with the smallest stamp
+    loses its slot, and so on until there are enough; this order is required with or without `exact_lru`.
+    Parents and children do not matter here. The block stays cached. With `ref_zero` no block without
+    references has a slot, so there is no candidate.
 
-    `evict_slots` takes exactly `count` slots and answers them in any order; they are in hand (C2). If
-    fewer blocks qualify it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
-    count: it never hands them out. 0 takes none.
+    `evict_slots` takes exactly `count` slots and returns them in any order; they are then in hand (C2). If
+    fewer blocks qualify, it answers `MambaSlotCapacityError`, and nothing has changed. Free slots do not
+    count: `evict_slots` never hands them out. A `count` of 0 takes none.
 
     **With its block.** A block that is deregistered or becomes free loses its slot and the name of its state
-    (C4), whatever the cause: an eviction, a release, the descendants of a released block with `ref_zero`,
-    also those that still have references. Its slot is free at once.
+    (C4), whatever the cause: an eviction, a release, or with `ref_zero` the release of an ancestor, even
+    while the block still has references. Its slot is free at once.
 
-    **The observer.** Other structures with data per block learn of it from the observer of the block
-    allocator; the effect `callback` is what it was told. `slots` are the *blocks* that were deregistered or
-    became free, `target` are the hashes that they had, ascending. Each block is reported once, also blocks
-    that never had a hash, and nothing else is reported. A release and an eviction tell it, in one call or in
-    several; where nothing is deregistered or freed there is no call. A reset calls no observer. With the
-    claim `careful_callers`, blocks that never had a hash may be left out: by those, its callers keep nothing.
-    When the observer is called last, all is written already: `sizes` inside it, if reported, are those of the
-    end, except that blocks that an allocation is about to take still count as free (X6).
+    **The observer.** The observer of the block allocator informs other structures with data per block; the
+    effect `callback` is its report. `slots` are the *blocks* that were deregistered or became free, `target`
+    are the hashes that they had, ascending. Each block is reported once, also blocks that never had a hash,
+    and nothing else is reported. A release and an eviction call the observer once or several times; where
+    nothing is deregistered or freed there is no call. A reset calls no observer. With the claim
+    `careful_callers`, blocks that never had a hash may be left out, because careful callers keep no data for
+    such blocks. At the last call of the observer all trackers are up to date: `sizes` inside this call, if
+    reported, are the sizes at the operation's end, except that blocks that an allocation is about to take
+    still count as free (X6).
 
-    In kind `requests` `slots` of the callbacks are compared, `target` is not, and slots of blocks without
-    references are taken in the order in which these were let go of, the lower number first where one
-    release let go of several. Whose state must go to make room for
-    those of a step is predicted from that.
+    In kind `requests`, `slots` of the callbacks are compared, `target` is not. Slots of blocks without
+    references are taken in the order in which the blocks were released, the lower number first where one
+    release names several. From this order the judge predicts which states are evicted for the states of a
+    step.
 
     Why
     ---
-    A state under a running request is about to be restored, or was just written. A state that outlives its
-    block is never found, and its slot is lost; or it is found for the block's next content. Observers that
-    were called only for blocks with a hash have kept the slots of all others.
+    A state of a running request is about to be restored, or was just written. A state that outlives its block
+    is never found, and its slot is lost; or it is found for the block's next content. Where observers were
+    called only for blocks with a hash, the slots of all other blocks were never freed.
 
     Choices
     -------
-    Which of equally old blocks loses its slot; in `requests`, where nobody tells which, the one with the
-    lowest number does. The number of calls, and the order, in which blocks of a release are reported. (Of
-    evictions the order tells the turn of each: C1.)
+    Which of equally old blocks loses its slot; in `requests`, where no outcome shows the choice, the block
+    with the lowest number loses it. The number and order of the calls that report the blocks of a release.
+    (For evictions the order of the calls is the order of eviction: C1.)
 
     Caller
     ------
-    An observer may read, and nothing else (X6).
+    An observer that only reads (X6).
 
     Engines
     -------
-    - vLLM: a state's block goes by the same queue as all others, and is evicted when it is taken from it
-      (`block_pool.py`, `_maybe_evict_cached_block`); watchers of blocks are called when they are reused
-      (`_notify_reuse`). No order between KV and states.
+    - vLLM: a state's block is in the same queue as all others, and is evicted when it is taken from the queue
+      (`block_pool.py`, `_maybe_evict_cached_block`); watchers of blocks are called when the blocks are reused
+      (`_notify_reuse`). There is no order between KV and states.
     - Megatron Core 0.16.1: absent. sglang: see M5.
     """
 
@@ -472,57 +475,58 @@ def unreferenced_blocks_lose_their_slots(before: BlocksModel, operation: Operati
 def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, seen: SeenStates) -> Found:
     """States are copied bit for bit, and nowhere else.
 
-    A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states stand in slots,
-    live ones in rows of the context. All are zero at first. Then
+    A state has two parts, recurrent (SSM) and convolution, in each layer. Cached states are in slots, live
+    states in rows of the context. All are zero at first. Then
 
     | operation | writes |
     | --- | --- |
     | `store_state` | one layer of the slot of one block, both parts |
-    | `write_live` | one layer of the live state of one request: what a forward pass would do |
-    | `save_live` | slot by slot, all layers of the live state of the request at the same place |
-    | `restore_live` | all layers of the live state of one request: those of the block's slot |
+    | `write_live` | one layer of the live state of one request, as a forward pass would |
+    | `save_live` | into each slot, all layers of the live state of the request at the same position |
+    | `restore_live` | all layers of the live state of one request, from the block's slot |
 
-    and nothing else is written by these, and nothing by any other operation. Numbers stand for bits, so
+    These operations write nothing else, and other operations write no state. Numbers stand for bits, so
     nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Reading
     (`read_states`, `read_live`) must return in every row exactly the last written values, in the configured
-    shape and dtype; a dtype may be left empty. One exception: when a slot changes hands (it is given to a
-    block, taken into hand, or comes free) its content is open until it is written, each layer and part by
-    itself; values read meanwhile stay.
+    shape and dtype; a dtype may be left empty. One exception: when a slot changes its owner (it is given to a
+    block, taken in hand, or becomes free) its content is undefined until it is written, separately for each
+    layer and part; values read meanwhile must not change.
 
     - `store_state` for a block without a slot is a `UsageError` or `OwnershipError`; for a block or a
       layer outside it is any error of X1.
     - `save_live` names different slots, each mapped or in hand, and as many requests, which may repeat.
       Another number of requests, or a request without a live state, is refused.
-    - `restore_live` answers the number 1, or 0 if the block has no slot; then the live state is as it
-      was. A request without a live state is refused.
+    - `restore_live` answers the number 1, or 0 if the block has no slot; then the live state is unchanged. A
+      request without a live state is refused.
 
     In kind `requests` a step **commits** the states of C8: the state extracted inside a chunk, or the live
-    state at a prompt's end. A committed state belongs to the block that ends there; blocks without a
-    registered hash are passed over, and of several requests that leave the state of one block one is
-    enough. A block that has a slot keeps it. If slots run out (free ones and those that C6 lets go, no
-    block of the commit among them), states at ends of prompts are kept before those inside chunks, each
-    group from the deepest on, the lower row first among equals. The rest is dropped; a step never fails
-    for want of a slot. A cached state equals the state of a cold run (E1), read back by `inspect`.
+    state at a prompt's end. A committed state belongs to the block that ends there. Blocks without a
+    registered hash are skipped, and if several requests leave the state of one block, one state is enough. A
+    block that has a slot keeps its slot. Available are the free slots and those that C6 allows to take,
+    except slots of blocks of the commit. If they run out, states at ends of prompts are kept before states
+    inside chunks, each group from the deepest on, the lower row first among equals. The rest is dropped; a
+    step never fails for lack of a slot. A cached state equals the state of a cold run (E1), read back by
+    `inspect`.
 
     Why
     ---
-    A wrong state goes into every later token, and unlike wrong KV it never leaves the window: the model
-    forgets the prompt, or continues another. Copies that missed a layer, rounded through another dtype,
-    or reported success where nothing was copied have been shipped.
+    A wrong state affects every later token, and unlike wrong KV it never leaves the window: the model forgets
+    the prompt, or continues another prompt. Shipped copies have missed a layer, rounded through another
+    dtype, or reported success where nothing was copied.
 
     Choices
     -------
-    By how many kernels, and whether on the device.
+    The number of kernels, and whether the copy runs on the device.
 
     Caller
     ------
-    To write live states only of requests that have one, and only numbers that every dtype holds: -128 to
-    127. Not to save into a slot twice in one call.
+    To write live states only of requests that have a live state, and only numbers that fit every dtype: -128
+    to 127. Not to save into a slot twice in one call.
 
     Engines
     -------
-    - vLLM copies no states in general: a state's block becomes a request's own, by copy on write where a
-      hit is partial (`single_type_kv_cache_manager.py`, `MambaManager`, `_apply_cow`).
+    - vLLM copies no states in general: a request takes over a state's block, by copy on write where a hit is
+      partial (`single_type_kv_cache_manager.py`, `MambaManager`, `_apply_cow`).
     - Megatron Core 0.16.1: no copies; a new request's live state is zeroed (`dynamic_context.py`,
       `add_request`). sglang: see P5, M1.
     """
@@ -552,23 +556,22 @@ def states_are_copied_bit_for_bit(before: BlocksModel, operation: Operation, see
 def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Found:
     """States are kept at block ends inside a chunk, and at prompt ends.
 
-    A step that computes a chunk of a prompt must output the state at certain places, so that later requests
-    can continue from there. Let *B* be `block_size`, *K* `chunk_size`, *p* the length of the prompt, *m* the
-    number of blocks that the request found cached when it was added, *s* the first token that the chunk
-    computes, and *t* the end of the chunk. Then *s* is the tokens computed before, plus the tokens of a
-    restored state (in the first chunk). The **candidates** are three positions:
+    A step that computes a chunk of a prompt must output the state at certain positions, so that later
+    requests can continue from there. *B* is `block_size`, *K* `chunk_size`, *p* the length of the prompt, and
+    *m* the number of blocks that the request found cached when it was added. *s* is the first token that the
+    chunk computes, and *t* the end of the chunk. Then *s* is the number of tokens computed before, plus the
+    tokens of a restored state (in the first chunk). The **candidates** are three positions:
 
     | candidate | position |
     | --- | --- |
-    | where the cached KV ended, and prompts may part | *m* *B* |
+    | where the cached KV ended, and prompts may diverge | *m* *B* |
     | the last block end of the prompt | floor(*p* / *B*) *B* |
     | the last block boundary before the chunk's end | (ceil(*t* / *B*) - 1) *B* |
 
-    A candidate *c* is kept if *s* < *c* < *t* and *c* - *s* is a multiple of *K*: the kernel has a state
-    at each multiple of *K*, counted from where it starts. The **offsets** of the request in this step
-    are *c* - *s* for these, each once, ascending; none for a request that decodes. And if the chunk ends
-    the prompt (*t* = *p*) and *p* is a multiple of *B*, the live state at its end is kept as well; it is
-    no offset.
+    A candidate *c* is kept if *s* < *c* < *t* and *c* - *s* is a multiple of *K*: the kernel has a state at
+    each multiple of *K*, counted from its start. The **offsets** of the request in this step are *c* - *s* of
+    the kept candidates, each once, ascending; a request in decode has none. And if the chunk ends the prompt
+    (*t* = *p*) and *p* is a multiple of *B*, the live state at its end is kept, too; this end is no offset.
 
     | *B* | *K* | *p* | *m* | *s*, *t* | candidates | offsets | kept |
     | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -581,29 +584,29 @@ def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Fou
     Kept states are offered to the cache after the forward pass, by the rules of C7. The state at position
     *c* belongs to block *c* / *B* - 1 of the request.
 
-    Offsets are in `ran`, and must be exactly these with the claim `mamba`. A request that is set
-    aside, or whose chunk is given up, leaves nothing.
+    Offsets are in `ran`, and must be exactly these with the claim `mamba`. A request that is paused, or whose
+    chunk is given up, leaves no state.
 
     Why
     ---
-    A state that is kept a block too early or too late is no use, or is restored for the wrong prefix. One
-    engine framed positions from the first chunk only, so that a prompt of several chunks never left a
-    state at all, and every turn of every long conversation was computed from its start. Another divided
-    by the block size of a different group.
+    A state that is kept one block too early or too late is useless, or is restored for the wrong prefix. One
+    engine computed positions relative to the first chunk only, so that a prompt of several chunks never left
+    a state at all, and every turn of every long conversation was computed from its start. Another engine
+    divided by the block size of a different group.
 
     Choices
     -------
-    How the states are taken out of the kernel.
+    How the kernel outputs the states.
 
     Caller
     ------
-    To choose chunks that end where states are worth having, if it wants more of them.
+    To choose chunks that end where states are useful, if it wants more states.
 
     Engines
     -------
-    - vLLM cuts chunks so that they end where a state is to be cached: at block ends, at the last one that
-      a prompt's next turn can use, and where a shared prefix ends (`vllm/v1/core/sched/scheduler.py`,
-      `_mamba_block_aligned_split`; `MambaManager.reachable_block_mask`). Similar places, another way.
+    - vLLM cuts chunks so that they end where a state is to be cached: at block ends, at the last block end
+      that a prompt's next turn can use, and where a shared prefix ends (`vllm/v1/core/sched/scheduler.py`,
+      `_mamba_block_aligned_split`; `MambaManager.reachable_block_mask`). Similar positions by another method.
     - Megatron Core 0.16.1: absent. sglang leaves states at multiples of its own interval, see M1.
     """
 
@@ -612,27 +615,27 @@ def states_are_kept_at_block_ends(before: Any, operation: Any, seen: Any) -> Fou
 def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> Found:
     """A reset restores the first state bit for bit.
 
-    After `reset` the state is that of a new implementation with this configuration, even if blocks were
-    referenced, cached, in hand or live:
+    After `reset` the state is the same as in a new implementation with this configuration, even if blocks
+    were referenced or cached, slots in hand, or requests live:
 
     - every block is free, without a hash, and every slot is free;
     - all views equal the first ones, entry by entry: counts, hashes, stamps, both maps of slots, the order of
       `free_slots`, the entries of the dummy and of free blocks;
     - cached and live states are zero, in every layer and row, the reserved row too;
     - the clock is 0;
-    - in kind `requests` there are no requests; those of before are as if released, and to name one of
-      them is refused. KV need not be wiped.
+    - in kind `requests` there are no requests; earlier requests count as released, and operations that name
+      them are refused. KV need not be wiped.
 
-    So later operations must have exactly the outcomes of a new implementation, including the numbers of the
-    blocks handed out (X7). A reset answers `done`, calls no observer (X7), and cannot fail.
+    So later operations must have exactly the same outcomes as on a new implementation, including the numbers
+    of the blocks handed out (X7). A reset answers `done`, calls no observer (X7), and cannot fail.
 
     The views are compared if they were read before any other operation, and again directly after the reset.
 
     Why
     ---
-    A server is reset between measurements, after a change of weights, or when it has lost count. A hash
-    that survives leads to KV of the old weights. A reset that leaves the free list in another order makes
-    the ranks of a server differ, and a bug that cannot be repeated.
+    A server is reset between measurements, after a change of weights, or when its counts are wrong. A hash
+    that survives leads to KV of the old weights. If a reset leaves the free list in another order, the ranks
+    of a server differ, and a bug cannot be reproduced.
 
     Choices
     -------
@@ -640,13 +643,13 @@ def a_reset_restores_the_first_state(before: Any, operation: Any, seen: Any) -> 
 
     Caller
     ------
-    To forget all blocks, slots and requests that it was given: they are nobody's.
+    To forget all blocks, slots and requests that it was given: they have no owner any more.
 
     Engines
     -------
     - Megatron Core 0.16.1: `DynamicInferenceContext.reset` sets all tables back and lets
-      `BlockAllocator.reset` rebuild its stack, since that holds wrong ids by then; the live states are
-      not wiped.
+      `BlockAllocator.reset` rebuild its stack, which contains wrong ids by then; the live states are not
+      wiped.
     - vLLM: `BlockPool.reset_prefix_cache` forgets every hash, and refuses while any block is in use. The
       order of the free queue stays unchanged: different.
     - sglang: see X7.

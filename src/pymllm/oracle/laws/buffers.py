@@ -19,40 +19,40 @@ def a_write_changes_what_it_names(before: BufferModel, operation: ReadKV, seen: 
     """A write changes the named rows, exactly.
 
     **Rows.** `write_row` sets the entries `start` to `stop` - 1 of one row to `values`, in order;
-    `write_entries` sets one entry for each triple of row, position and value. All other entries stay.
-    Nothing is cast or cut: values up to 2<sup>31</sup> - 1 come back as they went in. An empty stretch
-    and no entries at all are fine, and change nothing.
+    `write_entries` sets one entry for each triple of row, position and value. All other entries stay. Nothing
+    is cast or cut: values up to 2<sup>31</sup> - 1 come back unchanged. An empty stretch and an empty list of
+    entries are allowed, and change nothing.
 
-    **Buffers.** Each layer has a buffer of keys and one of values, with `size` + `page_size` rows: page 0
-    and the pages that an allocator hands out (A1). Rows after these are the implementation's own padding,
-    which is not compared, except with the claim `tight_buffers`. A row of keys has `k_heads` `k_dim`
-    elements, one of values `v_heads` `v_dim`; both are 0 at the start. `write_kv` writes row *i* of `keys`
-    and of `values` to slot `slots[i]` of one layer; no other slot, layer or part changes, and every bit is
-    written exactly. How the rows lie in memory (`shape`) makes no difference. `move_kv` writes rows of a
-    layer to others of it; all are read before one is written, so ranges may overlap.
+    **Buffers.** Each layer has a buffer of keys and one of values, with `size` + `page_size` rows: page 0 and
+    the pages that an allocator hands out (A1). Rows after these are the implementation's own padding, which
+    is not compared, except with the claim `tight_buffers`. A row of keys has `k_heads` `k_dim` elements, a
+    row of values `v_heads` `v_dim`; all are 0 at the start. `write_kv` writes row *i* of `keys` and of
+    `values` to slot `slots[i]` of one layer; no other slot, layer or part changes, and every bit is written
+    exactly. The memory layout of the rows (`shape`) makes no difference. `move_kv` copies rows of a layer to
+    other rows of that layer; all are read before any is written, so ranges may overlap.
 
     **Padding.** Row 0 of the table and slot 0 of the buffers may be named several times in one write.
-    Afterwards each of their elements has the value of one of these writes; which one, is open, and
-    may differ from element to element. Any other row or slot is named once; other effects would be the
-    caller's error, and are never tested.
+    Afterwards each of their elements has the value of any one of these writes, which may differ from element
+    to element. Any other row or slot is named once; naming one twice is the caller's error, and is never
+    tested.
 
-    **Refused**, with the claim `refusals`, with any error of X1: a layer that is not there (also by
+    **Refused**, with the claim `refusals`, with any error of X1: a layer that does not exist (also by
     `read_kv`), a slot below 0 or beyond the last row, more or fewer keys or values than slots, rows of
-    another width, another dtype, a shape that would have to be broadcast. If one slot of a batch is
-    wrong, nothing is written. Those of rows are in P2's table.
+    another width, another dtype, a shape that would have to be broadcast. If one slot of a batch is wrong,
+    nothing is written. P2's table has the refused calls of rows.
 
     Why
     ---
-    A write behind the end of a buffer changes another layer, or another tensor. A cast from one 16 bit
-    type to the other changes every value a little, and answers become worse without an error; one value
-    that is broadcast to all heads makes them nonsense. Padding with slot -1 is a valid index in
-    many languages: 64 padded rows overwrote the last slot of a server, which was in use.
+    A write beyond the end of a buffer changes another layer, or another tensor. A cast from one 16 bit type
+    to the other changes every value a little, and answers become worse without an error; one value that is
+    broadcast to all heads makes them nonsense. Padding with slot -1 is a valid index in many languages: 64
+    padded rows overwrote the last slot of a server, which was in use.
 
     Choices
     -------
-    Layout in memory. A Python buffer is documented as `[rows, heads, dim]`, contiguous. On an accelerator
-    values of index tensors may be looked at only on request (`check_bounds`): then that is a matter of
-    configuration, and `refusals` is claimed where they are.
+    Layout in memory. A Python buffer is documented as `[rows, heads, dim]`, contiguous. On an accelerator the
+    values of index tensors may be checked only on request (`check_bounds`): then the configuration decides,
+    and `refusals` is claimed where they are checked.
 
     Caller
     ------
@@ -60,8 +60,8 @@ def a_write_changes_what_it_names(before: BufferModel, operation: ReadKV, seen: 
 
     Engines
     -------
-    - sglang: the same rows and layout (`memory_pool.py`, `MHATokenToKVPool`). Another dtype is scaled
-      and cast (`set_kv_buffer`), and indices are looked at in a debug mode only: different.
+    - sglang: the same rows and layout (`memory_pool.py`, `MHATokenToKVPool`). Another dtype is scaled and
+      cast (`set_kv_buffer`), and indices are checked in a debug mode only: different.
     - vLLM, Megatron Core 0.16.1: not read for this law.
     """
     return same("rows of each part and their widths", before.forms, seen.form) and same_cells(seen)

@@ -50,54 +50,54 @@ def misuse_is_refused(before: Any, operation: Any, seen: Any) -> Found:
     """Bad input is refused before anything changes.
 
     Two sorts of calls must be refused. A **malformed** call has an argument that is never allowed: a float
-    where a size is due, a token of 33 bits, a layer that is not there. **Misuse** is a call that is well
-    formed and not its caller's to make now: a slot that is freed twice, a release without a hold, a node that
-    has left. The result is `failed`, and `error` names the class.
+    where a size is due, a token of 33 bits, a layer that does not exist. **Misuse** is a well-formed call
+    that its caller may not make now: a second free of a slot, a release without a hold, a call with a node
+    that has left the cache. The result is `failed`, and `error` names the class.
 
-    - Misuse is answered with exactly the error that the tables of [refusals](every-class.md#refusals)
-      demand. Where several things are wrong with one call, the error of any of them is right.
+    - Misuse is answered with exactly the error that the tables of [refusals](every-class.md#refusals) demand.
+      If several arguments of one call are wrong, the error of any of them is right.
     - A malformed call is answered with `TypeError`, `ValueError`, `IndexError`, `UsageError`,
       `OwnershipError`, `LockError` or `StaleNodeError`. Which of these it is makes no difference.
     - **Nothing has changed.** There are no effects, every size is unchanged, no cell of a buffer is
       different, nothing became recent, and the next allocation returns the same as without the call. This
-      goes for the whole call: if one of ten slots may not be freed, none of them is.
+      applies to the whole call: if one of ten slots may not be freed, none of them is freed.
     - An armed `fault` does not strike in a refused operation, and is forgotten after it.
 
-    It is looked at three times: in the outcome of the refused operation, in the outcomes of later operations,
-    and, for all kinds but `prefix`, by playing the same program on a new object without the operations that
-    were refused. All others must have the same outcomes there.
+    The law is checked three times: in the outcome of the refused operation, in the outcomes of later
+    operations, and, for all kinds but `prefix`, by playing the same program on a new object without the
+    refused operations. All other operations must have the same outcomes there.
 
-    A call that an implementation cannot be given (a float, where its language knows integers only) is
-    answered with `unsupported`, and nothing is held against it. Without the claim `refusals` an
-    implementation is never misused; one that claims only some of `refuses_malformed`,
-    `refuses_bad_arguments`, `refuses_double_free`, `refuses_foreign`, `refuses_stale` and `refuses_unheld` is
-    misused in these ways alone.
+    If a call is impossible for an implementation (a float, where its language has integers only), it answers
+    `unsupported`, which breaks no law. Without the claim `refusals` an implementation is never misused; an
+    implementation that claims only some of `refuses_malformed`, `refuses_bad_arguments`,
+    `refuses_double_free`, `refuses_foreign`, `refuses_stale` and `refuses_unheld` is misused in these ways
+    alone.
 
     Why
     ---
     Callers have bugs. If the seventh of ten slots is found wrong when six are free already, a caller that
     catches the error and continues has lost them, or frees them again. A batch that is refused halfway leaves
-    a row without an owner. And a mistake that is not refused shows up elsewhere, hours later: freeing slot 0
-    once made an allocator hand out the slot that all padding is written to.
+    a row without an owner. And a mistake that is not refused shows up elsewhere, hours later: after a free of
+    slot 0, an allocator handed out the slot to which all padding is written.
 
     Choices
     -------
-    Messages: they are for people. The order of checks. Whether it is checked first and then done, or done
-    and then undone.
+    The messages of errors, which are for people. The order of checks. Whether a call is checked before it is
+    carried out, or carried out and then undone.
 
     Caller
     ------
-    Not to continue as if the call had been made.
+    Not to continue as if the call had succeeded.
 
     Engines
     -------
-    - sglang: misuse is undefined by contract. Some of it meets an assertion (a group inside a group,
-      `mem_cache/allocator/base.py`); ownership is looked at only with `SGLANG_DEBUG_MEMORY_POOL`, after
-      the fact (`allocator/paged.py`, `_debug_check_no_duplicate_pages`). A write of another dtype is
-      cast (`memory_pool.py`, `MHATokenToKVPool.set_kv_buffer`).
-    - vLLM: too large an allocation raises before anything is taken (`v1/core/block_pool.py`,
-      `get_new_blocks`); a release too many makes a reference count negative (`free_blocks`).
-    - Megatron Core 0.16.1 looks at nothing (`core/inference/contexts/dynamic_block_allocator.py`,
+    - sglang: misuse is undefined by contract. Some misuse meets an assertion (a group inside a group,
+      `mem_cache/allocator/base.py`); ownership is checked only with `SGLANG_DEBUG_MEMORY_POOL`, after the
+      fact (`allocator/paged.py`, `_debug_check_no_duplicate_pages`). A write of another dtype is cast
+      (`memory_pool.py`, `MHATokenToKVPool.set_kv_buffer`).
+    - vLLM: an allocation that is too large raises before anything is taken (`v1/core/block_pool.py`,
+      `get_new_blocks`); one release too many makes a reference count negative (`free_blocks`).
+    - Megatron Core 0.16.1 checks nothing (`core/inference/contexts/dynamic_block_allocator.py`,
       `BlockAllocator.release_memory_blocks`).
     """
 
@@ -111,44 +111,44 @@ def _what_is_refused_calls_no_pool(before: CacheModel, operation: Any, seen: See
 def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Found:
     """Slots that a pool refused are still in the tree; calls come in order.
 
-    `fault` lets a call fail that the next operation makes: the *nth* one of its name raises and takes
-    nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this
-    law. Its effects are the calls that were carried out, and they alone have happened. The table of
-    [failures](every-class.md#failures) has what may fail where.
+    `fault` makes one call of the next operation fail: the *nth* call of the named function raises and takes
+    nothing. The operation then answers `failed` with `InjectedFault`; to swallow that error breaks this law.
+    Its effects are exactly the calls that were carried out. The table of [failures](every-class.md#failures)
+    lists the calls that may fail, by operation.
 
-    **Evictions, a pool call fails.** Slots taken by completed calls are gone. Everything else is as
-    before the operation: cached, evictable, counted, owned, found by a match. The taken slots must be whole
-    pages, and a part of a correct eviction. A page whose half went (`free_swa`) is a tombstone (S2), a node
-    whose state went (`free_state`) has none. No more callbacks are made than pages were removed; with states,
-    none. The same eviction can be called again, and then succeeds.
+    **Evictions, a pool call fails.** Slots taken by completed calls are gone. Everything else is as before
+    the operation: cached, evictable, counted, owned, found by a match. The taken slots must be whole pages,
+    and a part of a correct eviction. A page whose half was freed (`free_swa`) is a tombstone (S2), and a node
+    whose state was freed (`free_state`) has no state. There are at most as many callbacks as removed pages;
+    with states there are none. The same eviction can be called again, and then succeeds.
 
-    **Evictions, a callback fails.** The eviction is complete: all is given back and written, and every
-    callback is made, also those behind the one that raised. Then the error of the first that raised is
-    the result.
+    **Evictions, a callback fails.** The eviction is complete: all memory is given back, the trackers are
+    updated, and every callback is made, also after one has raised. The result is then the error of the first
+    callback that raised.
 
-    **Inserts, a pool call fails** (with a window, S7). If it is `move_swa`, pages whose halves were moved
-    by earlier calls are revived, whole pages only; no other half has moved. If it is `free`, all moves
-    were carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new,
-    all incoming slots are still the caller's, and nothing becomes recent.
+    **Inserts, a pool call fails** (with a window, S7). If `move_swa` fails, pages whose halves were moved by
+    earlier calls are revived, whole pages only; no other half has moved. If `free` fails, all moves were
+    carried out and stay, and nothing was freed. In both cases nothing is adopted, no page is new, all
+    incoming slots are still the caller's, and nothing becomes recent.
 
     **Blocks.** An observer that raises is called when the trackers are updated (X6). The reported blocks are
     deregistered, or free, for good. A release is then complete. An allocation that had to evict has evicted,
-    and hands out nothing. **Requests.** [Their page](requests.md) says what each failure leaves. A reset is
-    X7's.
+    and hands out nothing. **Requests.** [Their page](requests.md) describes the state after each failure. For
+    a reset, see X7.
 
     **Order**, with the claim `call_order`. An eviction calls, in this order: `free_state` for each state;
     `free_swa` once, with all slots that only lose their half; `free` once, with all slots of all removed
-    pages; each callback, in the order of removal. An insert calls `move_swa` once and then `free` once.
-    None of these calls is made for nothing. So if `free` fails, no page was removed, and every half and
-    state that was due is gone; if the *nth* `free_state` fails, *n* - 1 states are gone.
+    pages; each callback, in the order of removal. An insert calls `move_swa` once and then `free` once. None
+    of these calls is made with nothing to free or move. So if `free` fails, no page was removed, and every
+    half and state that was due is gone; if the *nth* `free_state` fails, *n* - 1 states are gone.
 
     Why
     ---
-    A pool raises when its own trackers find an error, and servers catch that and continue. A tree
-    that unlinks first and gives back afterwards has then lost the pages for ever; one that does it node
-    by node leaves a half of them in both. In a block allocator a callback that failed left the index
-    without the block and the block without a place in the pool. A pin that was not taken back when the
-    allocation failed stopped an engine.
+    A pool raises when its own trackers find an error, and servers catch that and continue. A tree that
+    unlinks all nodes first and frees their slots afterwards has then lost the pages for ever; a tree that
+    frees and unlinks node by node leaves half of them both in the tree and in the pool. In a block allocator
+    a failed callback left the index without the block and the block without a place in the pool. An engine
+    stopped because a pin was not released when the allocation failed.
 
     Choices
     -------
@@ -156,12 +156,12 @@ def what_a_pool_did_not_take_stays(before: Any, operation: Any, seen: Any) -> Fo
 
     Caller
     ------
-    To read the effects of a failed call, because they have happened. Nothing that a pool did not take is
+    To read the effects of a failed call, because they have happened. Slots that a pool did not take are not
     the caller's, except after a reset (X7).
 
     Engines
     -------
-    - sglang frees and unlinks node after node (`radix_cache.py`, `RadixCache.evict`): one call for each.
+    - sglang frees and unlinks node after node (`radix_cache.py`, `RadixCache.evict`): one call for each node.
       There is no callback; a removal is recorded as an event after the node is unlinked.
     - vLLM: `block_pool.py`, `get_new_blocks` calls its reuse watchers after blocks have left the free
       queue, and before they are taken out of the index of hashes and counted as used: different.
@@ -317,50 +317,50 @@ def _a_reset_tells_what_failed(before: CacheModel, operation: Reset, seen: SeenR
 def the_same_program_has_the_same_outcomes(before: Any, operation: Any, seen: Any) -> Found:
     """The same program gives the same outcomes.
 
-    Two runs of one program, on two new objects of one configuration and seed, have the same outcome at
-    every step. Everything in an outcome is compared: the result with all of its fields, also numbers that
-    the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in
-    their order; all sizes. Left out is the message of an error, which is for people: of `failed` the
-    name is compared. Nothing outside of outcomes is: no time, no memory, no log. An `unsupported` operation
-    must be `unsupported` again.
+    Two runs of one program, on two new objects of one configuration and seed, have the same outcome at every
+    step. Everything in an outcome is compared: the result with all of its fields, also numbers that the
+    implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in their
+    order; all sizes. Of `failed` only the error's name is compared, because the message is for people.
+    Nothing outside of outcomes is compared: no time, no memory, no log. An `unsupported` operation must be
+    `unsupported` again.
 
     In particular
 
-    - recency is counted in operations, never by a clock on the wall. A program that orders by a clock
-      says so ([protocol](../protocol.md)) and gets the time: one tick before each operation,
-      the same ticks in both runs;
-    - the id of a node has not been told of another node since the start, a reset included, neither by
-      `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
-      is larger than all that were shown before;
+    - recency is counted in operations, never by a wall clock. A program that orders by a clock declares this
+      ([protocol](../protocol.md)) and gets the time: one tick before each operation, the same ticks in both
+      runs;
+    - since the start, also across a reset, neither `inspect` nor a callback has given the id of a node to
+      another node. The id of a node that is new since the last look at the nodes is larger than all ids shown
+      before;
     - without the claim `node_ids`, an implementation may count nodes in another way, for example by a counter
-      of the process, and report clock times: of it ids and tokens are compared by whether they are the same
-      ones as before in this run, and times by their order;
+      of the process, and report clock times. Its ids and tokens are then compared only by whether they repeat
+      earlier ids and tokens of the same run, and its times by their order;
     - nothing depends on the order of a hash table, on an address, on a thread, or on earlier operations of
       another object: a program that is started a second time has forgotten everything.
 
     Why
     ---
-    The ranks of one server run the same scheduler side by side. If one evicts another node than the rest,
-    they allocate differently, and the collective operations of the next step hang. Stamps in whole
-    seconds made an engine evict at random among all that was used in one second, and the hit rate
-    fell as the load rose. And a found violation can be shrunk and reported only if it is repeatable.
+    The ranks of one server run the same scheduler side by side. If one rank evicts another node than the
+    rest, they allocate differently, and the collective operations of the next step hang. Timestamps in whole
+    seconds made an engine evict at random among all nodes used in one second, and the hit rate fell as the
+    load rose. And a violation can be shrunk and reported only if it is repeatable.
 
     Choices
     -------
-    Everything that the other laws leave open, as long as it is chosen alike. A seed may be used.
+    Everything that the other laws leave open, as long as each run makes the same choices. A seed may be used.
 
     Caller
     ------
-    To ask the same. The judge plays whole programs again, not all of them: one of eight, and each one
-    that broke a law.
+    To make the same calls. The judge plays one of eight programs again, as a whole, and each program that
+    broke a law.
 
     Engines
     -------
-    - sglang: `time.monotonic` is written on nodes (`radix_cache.py`, `_match_prefix_helper`): different.
-      Times that are compared are those of one process.
+    - sglang: `time.monotonic` is written on nodes (`radix_cache.py`, `_match_prefix_helper`): different. Only
+      times of one process are compared.
     - vLLM: a queue, no clock (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`). Block hashes are the same in
-      each process, unless a hash function is chosen that is not cryptographic: those start from
-      a random seed (`resolve_none_hash_seed`).
+      each process, unless a non-cryptographic hash function is chosen, which starts from a random seed
+      (`resolve_none_hash_seed`).
     - Megatron Core 0.16.1: a stack of block ids, deterministic.
     """
 
@@ -405,23 +405,23 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
     | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
     | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
 
-    Then nothing has changed: no size, no content, no owner, and not the order of later allocations.
-    A failed allocation merges nothing (A4), evicts nothing and pins nothing. Only with the claim `merges` is
-    the choice of the next slots compared: others may merge when they fail. For all kinds but `prefix` the
-    program is played again on a new object without the operations that found no room, and all others must
-    have the same outcomes.
+    Then nothing has changed: no size, no content, no owner, and not the order of later allocations. A failed
+    allocation merges nothing (A4), evicts nothing and pins nothing. The choice of the next slots is compared
+    only with the claim `merges`: without the claim, a failed allocation may merge. For all kinds but `prefix`
+    the program is played again on a new object without the operations that found no room, and all other
+    operations must have the same outcomes.
 
-    (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
-    nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
-    that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
-    and has done nothing either. Without the claim `capacity_errors` the error may have any name.
+    (For a request, a cached block that can be evicted counts as free.) An operation that asks for nothing,
+    such as `alloc` of 0 tokens, always succeeds. A step of requests that finds too few blocks answers with an
+    error instead, `CapacityError` or `MambaSlotCapacityError`, and has done nothing either. Without the claim
+    `capacity_errors` the error may have any name.
 
     Why
     ---
-    Running out is the everyday state of a full server: it asks, hears no, evicts or retracts, and asks
-    again. Traces of failed attempts add up. A request that kept its pins on cached
-    blocks when its allocation failed made these blocks unevictable, until nothing could be scheduled; an
-    engine that asserted instead of answering was killed sixteen times a day with half of its pool free.
+    Running out is the everyday state of a full server: it asks, is refused, evicts or retracts, and asks
+    again. Traces of failed attempts add up. In one engine a request kept its pins on cached blocks when its
+    allocation failed, and these blocks stayed unevictable until nothing could be scheduled. Another engine
+    asserted instead of answering, and was killed sixteen times a day with half of its pool free.
 
     Choices
     -------
@@ -429,7 +429,7 @@ def what_cannot_be_met_changes_nothing(before: Any, operation: Any, seen: Any) -
 
     Caller
     ------
-    To look at the answer. To make room itself: no pool evicts on its own, but `blocks` and `requests`.
+    To check the answer. To make room itself: only `blocks` and `requests` evict on their own.
 
     Engines
     -------
@@ -450,35 +450,35 @@ def _no_room_is_told(before: CacheModel, operation: Any, seen: Seen) -> Found:
 def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """No argument is kept, and no internal data is handed out.
 
-    A cache copies the parts of an argument that it keeps: when a call has returned, the caller may overwrite
-    the container of the key, the tensor of slots and the tensor of the state that it passed, and nothing in
-    the cache is different. A returned object belongs to the caller: it may be overwritten, too. The judge's
-    own adapters overwrite all of these at once, after each call.
+    A cache copies the parts of an argument that it keeps. When a call has returned, the caller may overwrite
+    the key's container and the tensors of slots and of the state that it passed, and nothing in the cache
+    changes. A returned object belongs to the caller, who may overwrite this object, too. The judge's own
+    adapters overwrite all of these objects right after each call.
 
-    No outcome shows that, either. Where an adapter in Python is a `SlotAdapter` or a `PrefixAdapter`, the
-    judge looks inside after the steps: the last 16 lists, arrays and tensors (of up to 1024 numbers) that
-    `alloc` and `match` returned must have the numbers that they had, and what was passed to `free` and
-    `insert` must come back unchanged. An object that the adapter makes from it, such as a tensor, is checked
-    only if the adapter watches the call (`self.calls.watch`). A changed one is a violation, of allocators of
-    slots too; unchanged objects do not make the law hold, so for allocators X5 is broken or not claimed.
+    No outcome shows this. Where an adapter in Python is a `SlotAdapter` or a `PrefixAdapter`, the judge
+    compares objects after the steps: the last 16 lists, arrays and tensors (of up to 1024 numbers) that
+    `alloc` and `match` returned must have the same numbers as then, and the arguments of `free` and `insert`
+    must be unchanged. An object that the adapter makes from an argument, such as a tensor, is checked only if
+    the adapter watches the call (`self.calls.watch`). A changed object is a violation, also for allocators of
+    slots. Unchanged objects do not prove the law, so for allocators X5 is either broken or not claimed.
 
-    The data of a node keep nothing else alive. `kept_bytes` of a shown node must be 8 for each of
-    its tokens: its slots are int64, and no view of something longer. After a split that is so of both
-    halves, whichever of them is evicted first. A removed node, or the root from before a reset, keeps no
-    other node and no tree alive, even if a caller kept it: a caller that keeps the result of a match must not
-    keep all later evicted data alive. (No outcome shows that; a walk from inside does.)
+    The data of a node keep nothing else alive. `kept_bytes` of a shown node must be 8 for each of its tokens:
+    its slots are int64, and no view of a longer tensor. After a split this applies to both halves, whichever
+    of them is evicted first. A removed node, or the root from before a reset, keeps no other node and no tree
+    alive, even if a caller keeps a reference to this node: a caller that keeps the result of a match must not
+    keep all later evicted data alive. (No outcome shows this; an internal walk does.)
 
-    A program that is asked by lines of JSON can share no memory with its caller, so the first part
-    is true of it by nature. It is judged by `kept_bytes` alone; without it X5 is not claimed.
+    A program that is driven by lines of JSON shares no memory with its caller, so it cannot break the first
+    part. The program is judged by `kept_bytes` alone; without `kept_bytes` X5 is not claimed.
 
-    Buffers are shared by design: those of keys and values, of states, and the table of rows are
-    handed out as they are, to be read and written by kernels.
+    Buffers are shared by design: the buffers of keys and values and of states, and the table of rows, are
+    handed out without a copy, because kernels read and write them.
 
     Why
     ---
-    A tree that kept a view of a request's row of the table pointed at another request's pages as soon as
-    the row was used again. Split nodes that were two slices of one tensor kept all of it alive until the
-    last slice died: a server ran out of memory while its tree was small.
+    A tree that kept a view of a request's row of the table pointed at another request's pages as soon as the
+    row was used again. Where both halves of a split were slices of one tensor, the whole tensor lived until
+    the last slice was freed: a server ran out of memory while its tree was small.
 
     Choices
     -------
@@ -491,7 +491,7 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
     Engines
     -------
     - sglang clones the values of both halves of a split (`radix_cache.py`, `_split_node`), the same. With
-      pages of one token an inserted key is filed without a copy: a caller that writes to its array
+      pages of one token the tree keeps an inserted key without a copy: a caller that writes to its array
       changes the tree.
     - vLLM: not applicable. Blocks are objects that the pool and its callers share.
     """
@@ -507,36 +507,36 @@ def nothing_of_the_callers_is_kept(before: CacheModel, operation: Inspect, seen:
 def callbacks_run_after_the_update(before: Any, operation: Any, seen: Any) -> Found:
     """Callbacks run after the update and may not re-enter.
 
-    A callback is made when all that its operation removes is given back to the pools and taken out of the
-    trackers. So **every** callback of one eviction, the first included, sees the sizes that the
-    operation has at its end: The `sizes` of its effect, if reported, must be these. A size that is still
-    unchanged, or halfway, breaks this law. Of `blocks`, an observer sees `pool_avail` and `evictable_blocks`
-    as they are when the blocks that it is told of are gone, and before any of them is handed out; where there
-    are several calls, the last one must.
+    A callback is made after all memory that its operation removes is given back to the pools and taken out of
+    the trackers. So **every** callback of one eviction, the first included, sees the sizes at the operation's
+    end: the `sizes` of its effect, if reported, must be these sizes. A size that is unchanged or only partly
+    updated breaks this law. Of `blocks`, an observer sees `pool_avail` and `evictable_blocks` after the
+    reported blocks are gone, and before any of them is handed out; where there are several calls, the last
+    call must see these sizes.
 
-    Inside a callback the caller may read sizes, compute hashes and print the tree. Every other
-    call to the same object (`match`, `insert`, `evict`, `lock`, `unlock`, `reset`; of `blocks` each of
-    its operations) must meet a `RuntimeError`, and change nothing. So must a `match`, though it would
-    only read: it makes pages recent and splits nodes. The eviction continues as if the call had not been
-    made.
+    Inside a callback the caller may read sizes, compute hashes and print the tree. Every other call to the
+    same object (`match`, `insert`, `evict`, `lock`, `unlock`, `reset`; of `blocks` each of its operations)
+    must meet a `RuntimeError`, and change nothing. So must a `match`, because it makes pages recent and
+    splits nodes. The eviction continues as if the call had not been made.
 
-    `fault` with `reenter` asks for it: the *nth* callback of the next operation makes such a call and puts
-    the class of the resulting error into the `note` of its effect. It must be `"RuntimeError"`; `""` says
-    that the call went through.
+    `fault` with `reenter` tests this: the *nth* callback of the next operation makes such a call and puts the
+    class of the resulting error into the `note` of its effect. The `note` must be `"RuntimeError"`; `""`
+    means that the call succeeded.
 
     An eviction inside an operation never removes pages that the operation has matched or allocated, or will
-    use. Only `blocks` and `requests` evict on their own: C1, C5 and E4 are about that.
+    use. Only `blocks` and `requests` evict on their own; see C1, C5 and E4.
 
     Why
     ---
-    A callback reads the free sizes, and gives back the data that it keeps for the node. If the
-    trackers say otherwise at that moment, it frees twice or not at all. A callback that matches inside an
-    eviction gets a node that is about to go; one that evicts runs the same loop inside of itself.
+    A callback reads the free sizes, and gives back the data that it keeps for the node. If the trackers are
+    not up to date at that moment, the callback frees twice or not at all. A callback that matches inside an
+    eviction gets a node that is about to be removed; a callback that evicts runs the eviction loop inside
+    itself.
 
     Choices
     -------
-    Whether callbacks are made one by one at the end, or by a queue that is emptied before the operation
-    returns. Which of the calls that change nothing are allowed inside.
+    Whether callbacks are made one by one at the end, or from a queue that is emptied before the operation
+    returns. Which calls that change nothing are allowed inside a callback.
 
     Caller
     ------
@@ -576,50 +576,51 @@ def what_is_cleared_is_as_good_as_new(before: Any, operation: Any, seen: Any) ->
     """Reset and clear make it as good as new.
 
     `clear` (of `slots`, `rows`, `states`) and `reset` (of all other kinds that have one) leave an object that
-    behaves like a new one of the same configuration. To test that, the operations after the last of them are
-    played on a new object and must have the same outcomes; of `prefix` it is followed in the model instead,
-    since ids of nodes go on counting (X3), and `rows` that do not claim `zeroed_rows` are left out.
+    behaves like a new one of the same configuration. To test this, the operations after the last `clear` or
+    `reset` are played on a new object and must have the same outcomes. A reset of `prefix` is followed in the
+    model instead, since ids of nodes go on counting (X3), and `rows` without the claim `zeroed_rows` are left
+    out.
 
     - **Pools.** Everything is free again, whatever its owner: pages, halves, rows, track slots. An open group
       is closed and forgotten. Earlier allocations are void. All states are zero; so is the table of rows, row
       0 included, with the claim `zeroed_rows`.
-    - **Prefix caches.** Every slot and every state that the cache owns goes back to its pool, once,
-      whatever is held: effects `free` and `free_state`, and no callback. Slots of the caller stay the
-      caller's. All holds are over. Nodes from before are stale (`StaleNodeError`), except the root, which
-      callers may still hold and release.
-    - **Blocks and requests.** The state is that of the start (C9), and no observer is called.
-    - **Indexes.** No worker has anything.
+    - **Prefix caches.** Every slot and every state that the cache owns goes back to its pool, once, whether
+      held or not: effects `free` and `free_state`, and no callback. Slots of the caller stay the caller's.
+      All holds end. Nodes from before are stale (`StaleNodeError`), except the root, which callers may still
+      hold and release.
+    - **Blocks and requests.** The state is the same as at the start (C9), and no observer is called.
+    - **Indexes.** No worker has any block.
 
     **A pool that refuses.** If `free` or `free_state` fails in a reset, the reset does not stop: all
     remaining slots are still given back to each pool, the cache is empty afterwards, sizes are 0, and then
-    the error is the result. Refused slots belong to the caller from then on, who frees them. Of states
-    exactly one, the one of the failed call, was not taken. Nothing is freed twice.
+    the error is the result. Refused slots belong from then on to the caller, who frees them. Exactly one
+    state, the state of the failed call, was not taken. Nothing is freed twice.
 
     Why
     ---
-    Servers reset when weights are updated, and then continue. Slots that stay behind are lost
-    until a restart; a ring or a counter that was forgotten hands out pages twice. If a reset ends at the
-    first error, half of the tree is stale and half is not, and no second call can repair it.
+    Servers reset when weights are updated, and then continue. Slots that are not given back are lost until a
+    restart; a ring or a counter that was not reset makes a pool hand out pages twice. If a reset ends at the
+    first error, half of the tree is stale and half is not, and no second call can repair this.
 
     Choices
     -------
-    In how many calls and in which order slots go back. The contents of buffers of keys and values, which have
-    no `clear`.
+    The number and the order of the calls that give slots back. The contents of buffers of keys and values,
+    which have no `clear`.
 
     Caller
     ------
-    To let go of everything that it had: slots, rows, nodes, holds. If it clears a pool below a cache, it
-    resets the cache first.
+    Not to use anything that it had before: slots, rows, nodes, holds. Before it clears a pool below a cache,
+    it resets the cache.
 
     Engines
     -------
-    - sglang: `reset` forgets the tree and frees nothing; the scheduler clears pools and tree together
-      when the server is idle. Different. `clear` of its allocators is the same, of its rows keeps
-      the entries (`memory_pool.py`, `ReqToTokenPool.clear`).
+    - sglang: `reset` forgets the tree and frees nothing; the scheduler clears pools and tree together when
+      the server is idle. Different. `clear` of its allocators is the same; `clear` of its rows keeps the
+      entries (`memory_pool.py`, `ReqToTokenPool.clear`).
     - vLLM: a reset is refused, with false, while any block is in use (`block_pool.py`,
       `reset_prefix_cache`): different.
-    - Megatron Core 0.16.1: `BlockAllocator.reset` writes the whole stack anew, whoever has blocks: the
-      same.
+    - Megatron Core 0.16.1: `BlockAllocator.reset` rebuilds the whole stack, whether blocks are in use or not:
+      the same.
     """
 
 
@@ -666,7 +667,7 @@ def _a_reset_frees_every_state(before: CacheModel, operation: Reset, seen: SeenR
 def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     """A look changes nothing.
 
-    These operations are looks. Whether one is made, and how often, must make no difference to any other.
+    These operations are looks. Whether and how often a look is made must not affect any other operation.
 
     | kind | looks |
     | --- | --- |
@@ -679,15 +680,15 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     | `requests` | `inspect` |
     | `index` | `find_blocks`, `inspect` |
 
-    A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no
-    reference is taken, no cell is different, and the next allocation returns the same as without the look.
-    What it answered is its caller's own (X5).
+    A look has no effects. Nothing becomes recent, no node is split, freed pages are not merged, no reference
+    is taken, no cell is different, and the next allocation returns the same as without the look. The answer
+    of a look belongs to the caller (X5).
 
-    It is looked at twice: in the outcome of the look, and, for all kinds but `prefix`, by playing the same
+    The law is checked twice: in the outcome of the look, and, for all kinds but `prefix`, by playing the same
     program on a new object without its looks. All other operations must have the same outcomes there. Of
-    `prefix` the model, which no look changes, is compared at each step, and other laws speak: of what a look
-    made recent R8, where its order is claimed, of what it split or counted R10. The choice of the next slots
-    is judged for their pool, by the laws of `slots`.
+    `prefix`, each step is compared with the model, which no look changes, and other laws judge the
+    difference: R8, where the order is claimed, if a look makes a page recent, R10 if it splits or counts. The
+    choice of the next slots is judged for their pool, by the laws of `slots`.
 
     A `match` is no look: it makes its path recent (R8) and may split a node.
 
@@ -695,8 +696,8 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     ---
     Looks come from a monitor, from a router that asks every rank how much of a prompt it has, from a
     scheduler that sorts its queue, from an audit. If a look makes a page recent, pages that are often looked
-    at survive, not pages that are used; and if a look merges, splits or fetches, a server behaves differently
-    while it is watched, and its fault disappears when an engineer inspects it.
+    at survive instead of pages that are used. If a look merges, splits or fetches, a server behaves
+    differently while it is watched, and its fault disappears when an engineer inspects the server.
 
     Choices
     -------
@@ -709,9 +710,9 @@ def a_look_changes_nothing(before: Any, operation: Any, seen: Seen) -> Found:
     Engines
     -------
     - sglang 0.5.23 has no other way to ask for a prefix than `match_prefix`, which writes times and splits
-      (`mem_cache/radix_cache.py`, `_match_prefix_helper`). In its port to JAX, a router that asked every
-      rank in this way made recent what nobody used
-      ([sglang-jax 1414](https://github.com/sgl-project/sglang-jax/issues/1414)).
+      (`mem_cache/radix_cache.py`, `_match_prefix_helper`). In its port to JAX, a router that asked every rank
+      in this way made unused nodes recent ([sglang-jax
+      1414](https://github.com/sgl-project/sglang-jax/issues/1414)).
     - vLLM 0.33: `KVCacheManager.get_computed_blocks` takes no block out of the free queue; they are touched
       when slots are allocated (`v1/core/single_type_kv_cache_manager.py`). The same.
     - Megatron Core 0.16.1: not applicable, there is nothing to look at but its tensors.
@@ -728,40 +729,40 @@ def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
     """Every claimed operation is carried out.
 
     Only an implementation without the needed claim may answer `unsupported`. With the claim, it has to carry
-    the operation out in every state: `unsupported` in its place breaks this law. The operations that each
-    claim brings stand with the kinds; those without a claim come to everybody.
+    the operation out in every state: `unsupported` in its place breaks this law. The pages of the kinds list
+    the operations that each claim brings; every implementation gets the operations without a claim.
 
-    `unsupported` is right, and nothing is held against it, where
+    `unsupported` is allowed, and breaks no law, where
 
     - a claim that the operation needs in this form is missing: an `insert` with a namespace needs
-      `extra_key`, one without a state, of who claims `mamba`, `bare_inserts`;
-    - the call is malformed, or misuse, and cannot be made there (X1); or a token does not fit its
-      container (K1);
-    - the specification leaves the operation to each implementation, which never has it: `clear`, of `slots`
-      `move_swa`, of `buffers` `move_kv`, of `prefix` `free_swa`, `move_swa`, `read_halves`, `write_state`
-      and `read_states`. Who has done it once in a program has it;
+      `extra_key`, and with the claim `mamba`, an `insert` without a state needs `bare_inserts`;
+    - the call is malformed, or misuse, and cannot be made on this implementation (X1); or a token does not
+      fit its container (K1);
+    - the operation is optional, and this implementation never carries it out: `clear`, of `slots` `move_swa`,
+      of `buffers` `move_kv`, of `prefix` `free_swa`, `move_swa`, `read_halves`, `write_state` and
+      `read_states`. Done once in a program, the operation must be done each time;
     - the operation names a step that was not done, or a node that an `insert` did not give.
 
-    Who claims an operation and cannot carry it out in some form says so beforehand: a **declared limit** is
-    the name of the operation, and the reason in words. Under it `unsupported` breaks no law, and is
-    counted: each verdict says how many steps were not done, for which reason, and where. If no step of the
-    operation was done, a law that it tests is *unknown*.
+    An implementation that claims an operation and cannot carry out some form of it declares this beforehand:
+    a **declared limit** is the name of the operation, and the reason in words. With a declared limit
+    `unsupported` breaks no law, and is counted: each verdict says how many steps were not done, for which
+    reason, and where. If no step of the operation was done, a law that the operation tests is *unknown*.
 
-    An unsupported operation changes nothing: there are no effects, and every size is what it was. A size
-    reported after one step is reported after every step of a program; an answer of `unsupported` may come
-    without any. What an implementation is (kind, configuration, claims and limits) is declared once, and does
-    not change.
+    An unsupported operation changes nothing: there are no effects, and every size is the same as before. A
+    size reported after one step is reported after every step of a program; an answer of `unsupported` may
+    come without sizes. The kind, configuration, claims and limits of an implementation are declared once, and
+    do not change.
 
     Why
     ---
-    A judge believes the answers. A cache that evicted held pages passed all of its laws, since its
-    adapter answered `unsupported` to each eviction while something was held: the step counted as nothing,
-    and the laws were tested where they do not bite. An operation left out at a critical moment looks like one
-    that is impossible; only the earlier declaration distinguishes the two.
+    A judge believes the answers. A cache that evicted held pages passed all of its laws, since its adapter
+    answered `unsupported` to each eviction while a page was held: these steps were not judged, and the laws
+    were tested only where they are easy to keep. An operation left out at a critical moment looks like an
+    impossible operation; only the earlier declaration distinguishes the two.
 
     Choices
     -------
-    Its claims. Which limits to declare: each is told with the verdict.
+    Its claims. Which limits to declare: the verdict reports each limit.
 
     Caller
     ------
@@ -769,10 +770,10 @@ def what_is_claimed_is_done(before: Any, operation: Any, seen: Any) -> Found:
 
     Engines
     -------
-    - sglang: a hold is released by its node, and no other node's call can stand for it; declared as a limit
-      of `unlock` by the adapter here.
-    - vLLM: a request that stays is a hold; the same limit.
-    - Megatron Core 0.16.1: no observer may fail, `faults` is not claimed.
+    - sglang: a hold is released only through its own node; the adapter here declares this as a limit of
+      `unlock`.
+    - vLLM: a running request is a hold; the same limit.
+    - Megatron Core 0.16.1: no observer may fail, so `faults` is not claimed.
     """
 
 
@@ -790,19 +791,19 @@ def _a_claim_is_kept(before: Any, operation: Any, seen: SeenUndone) -> Found:
 def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEvents) -> Found:
     """The events, applied in order, give the cached blocks.
 
-    `take_events` answers with the events since it was asked last, and forgets them. A reader that applies all
-    of them in order knows exactly the cached blocks at that moment:
+    `take_events` answers with the events since the last `take_events`, and forgets them. A reader that
+    applies all events in order knows exactly the cached blocks at that moment:
 
-    - `stored`: the blocks of `hashes`, which was not told, or not since its removal, are there from now on.
-      Each is the child of the one before, and the first is the child of `parent`, which was stored and not
-      removed; without one it begins a prompt. A run of blocks may be one event or several.
-    - `removed`: these blocks are not there any more. Each was told.
-    - `cleared`: nothing is there. A `reset` is reported in this way, or by removals. The first event of a new
-      object may be one.
+    - `stored`: the blocks of `hashes` are cached from now on. Each was not reported before, or was removed
+      since. Each is the child of the block before it. The first is the child of `parent`, which was stored
+      and not removed; without a `parent` it begins a prompt. A run of blocks may be one event or several.
+    - `removed`: these blocks are no longer cached. Each was reported as stored.
+    - `cleared`: no block is cached. A `reset` is reported in this way, or by removals. The first event of a
+      new object may be `cleared`.
 
     A block has parts, which are stored and removed separately. `kv` is its part for layers that see all
-    tokens; with a window, `window` is there while the page is no tombstone (S2); with states, `state` stands
-    for a state after its last token (M1). A page of a cache (R1) is a block here.
+    tokens; with a window, `window` is cached while the page is no tombstone (S2); with states, `state` is a
+    state after the block's last token (M1). A page of a cache (R1) is a block here.
 
     | kind | `hashes` | `tokens` |
     | --- | --- | --- |
@@ -810,30 +811,30 @@ def events_tell_what_is_cached(before: Any, operation: TakeEvents, seen: SeenEve
     | `blocks` | those of `register_blocks` | null |
     | `requests` | those of C3 | of all blocks |
 
-    Of `prefix` the namespace stands in `extra_key` where a prompt begins. The changes of a failed or refused
-    operation are reported, too: slots that a pool refused are still cached (X2). Nodes are not told, and
-    neither is a split.
+    Of `prefix`, `extra_key` gives the namespace where a prompt begins. The changes of a failed or refused
+    operation are reported, too: slots that a pool refused are still cached (X2). Nodes and splits are not
+    reported.
 
     Why
     ---
-    Routers send a request where most of its prompt is cached, and know that from events alone. After an
-    unreported removal they choose a machine that must compute the prompt again; a removal reported too early,
-    or a block with a wrong parent, hides cached blocks. Nothing fails on the server itself: answers are
-    right, and late.
+    Routers send a request to the machine where most of its prompt is cached, and know this from events alone.
+    After an unreported removal they choose a machine that must compute the prompt again; a removal reported
+    too early, or a block with a wrong parent, hides cached blocks. Nothing fails on the server itself:
+    answers are right, and late.
 
     Choices
     -------
-    How blocks are put together in events. Whether an event is made at once or on request. The hash
-    of kind `prefix`. The order of the removals of one operation.
+    The grouping of blocks into events. Whether an event is made at once or on request. The hash of kind
+    `prefix`. The order of the removals of one operation.
 
     Caller
     ------
-    To take events before they fill the memory.
+    To take events before too many of them fill the memory.
 
     Engines
     -------
-    - vLLM: `BlockStored` and `BlockRemoved` of blocks by their hashes; with a second copy of a block it
-      reports the removal of the first (vllm#55092); see W5.
+    - vLLM: `BlockStored` and `BlockRemoved` name blocks by their hashes; while a second copy of a block
+      stays, the removal of the first is reported (vllm#55092); see W5.
     - sglang: an event for each page of a node that comes or goes (`mem_cache/events.py`).
     """
     if seen.odd is not None:

@@ -43,38 +43,38 @@ from pymllm.oracle.models.shown_nodes import SeenLook
 def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, seen: SeenAnswer) -> Found:
     """Keys of other namespaces or widths never meet; containers do not matter.
 
-    Two keys have something in common only if they are of the **same namespace and the same width**.
-    Then they share the longest sequence of tokens that both begin with; else nothing, whatever their
-    tokens are. For a key of one of them, a cache may never return, split, refresh or evict pages of another.
-    Namespaces are equal if both are none, or both strings of the same characters, or both integers of
-    the same value: `"1"` and `1` are two, `""` and `0` are namespaces, and neither is none; K2 says it of
-    several values. A namespace is not normalised: case, blanks and accents count. Width is the number of
-    integers of a token. An empty key begins every key, and ends at the root, which is one for all.
+    Two keys have something in common only if they are of the **same namespace and the same width**. Then they
+    share the longest sequence of tokens that both begin with; otherwise they share nothing, whatever their
+    tokens are. For a key of one namespace and width, a cache may never return, split, refresh or evict pages
+    of another. Namespaces are equal if both are none, or both strings of the same characters, or both
+    integers of the same value. `"1"` and `1` are different; `""` and `0` are namespaces, and not none; for
+    several values see K2. A namespace is not normalised: case, blanks and accents count. Width is the number
+    of integers of a token. An empty key begins every key, and ends at the root, which all keys share.
 
-    With the claim `refusals`, these are **no keys** and refused (X1): tokens that are no integers (a
-    boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
-    of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
-    that is a float or a boolean, or a tuple with anything but strings, integers and null in it.
+    With the claim `refusals`, these are **no keys** and refused (X1): tokens that are not integers (a boolean
+    is not an integer), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or of
+    none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace that is
+    a float or a boolean, or a tuple with other values than strings, integers and null.
 
-    **Containers do not matter.** A key may be handed over as a list, a tuple, a packed array of unsigned
-    integers, an array or a tensor of any integer dtype. In all of these, equal tokens are the same key:
-    for matches, for hashes, and for the answers below. No cache changes the container, or keeps it (X5).
+    **Containers do not matter.** A key may be passed as a list, a tuple, a packed array of unsigned integers,
+    an array or a tensor of any integer dtype. In all of these containers, equal tokens are the same key: for
+    matches, for hashes, and for the answers below. No cache changes the container, or keeps it (X5).
 
     **Parts.** Both operations answer `tokens`, with the tokens and the namespace of a new key.
 
     - `slice_key`: the tokens from `start` to `stop` - 1 as Python slices them. Null for `start` is the
-      beginning, for `stop` the end. A negative number counts from the end: -1 is the last
-      token. What lies outside is cut, so no slice is an error: `[5:9]` of three tokens is an empty key,
-      and so is `[2:1]`. The namespace stays, also of an empty part.
-    - `pick_token`: a key of the one token at place `at`, in the same namespace. With *n* tokens `at` is
-      from -*n* to *n* - 1; anything else, so any number where the key is empty, is an `IndexError`.
+      beginning, for `stop` the end. A negative number counts from the end: -1 is the last token. Bounds
+      outside the key are cut, so no slice is an error: `[5:9]` of three tokens is an empty key, and so is
+      `[2:1]`. The namespace stays, also for an empty part.
+      - `pick_token`: a key of the single token at place `at`, in the same namespace. With *n* tokens `at` is
+        from -*n* to *n* - 1; any other number, and every number where the key is empty, is an `IndexError`.
 
     Why
     ---
-    A namespace stands for everything except the tokens that changes KV: an adapter, an image, a tenant. Where
-    it is lost on the way, one user reads another's answers. Engines have left it out of the comparison,
-    have put a tenant's word into the same field as the name of an adapter, and have found a prompt with
-    another image in it by the placeholders that both had.
+    A namespace stands for everything except the tokens that changes KV: an adapter, an image, a tenant. If
+    the namespace is lost, one user reads another's answers. Engines have left it out of the comparison, have
+    put a tenant's salt into the same field as the name of an adapter, and have matched a prompt with another
+    image because both had the same placeholders.
 
     Choices
     -------
@@ -83,14 +83,14 @@ def namespaces_never_meet(before: HashModel, operation: SliceKey | PickToken, se
     Caller
     ------
     To put everything that its KV depends on into the namespace, so that two different things never get one
-    name, and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can
-    read it (H3), no file of ours holds it, and a program that has one gets no verdict.
+    name, and in text that UTF-8 can encode. A string with one half of a surrogate pair is not such text: it
+    cannot be hashed (H3) or stored in our files, and a program with such a string gets no verdict.
 
     Engines
     -------
-    - sglang: `extra_key`, a string, and a salt beside it (`sglang/srt/mem_cache/radix_cache.py`,
-      `RadixKey`). Bigrams are a view over plain tokens, keys are arrays. Slices have step 1; a
-      place outside is an `IndexError`, the same.
+    - sglang: `extra_key`, a string, and a salt beside it (`sglang/srt/mem_cache/radix_cache.py`, `RadixKey`).
+      Bigrams are a view over plain tokens, keys are arrays. Slices have step 1; a place outside is an
+      `IndexError`: the same.
     - vLLM: no keys; adapter, images and salt are hashed with the tokens of each block
       (`vllm/v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`).
     - Megatron Core 0.16.1: not applicable, no prefix cache.
@@ -162,25 +162,25 @@ def values_keep_to_their_dimensions(
     Each value is a string or an integer, or is **missing**. Two namespaces are equal if and only if at each
     place both values are missing, or both are equal strings, or both are equal integers. So:
 
-    - Keys that differ in one dimension alone never share anything, whichever it is (K1).
-    - Keys that agree in all share as any others do (R2, R3).
+    - Keys that differ in a single dimension, whichever it is, never share anything (K1).
+    - Keys that agree in all dimensions share prefixes like any other keys (R2, R3).
     - Values are not joined: `("a", "bc")` is not `("ab", "c")`.
     - Dimensions are not exchanged: salt `"a"` with adapter `"b"` is not salt `"b"` with adapter `"a"`, and
       a salt `"a"` without an adapter is not an adapter `"a"` without a salt.
     - Missing is not empty: null is neither `""` nor `0`.
 
-    A namespace is written as a list of its values in this order, with null for those that are missing, up to
-    the last that is not. One that has the first value at most is written without a list, as ever: `"a"`, or
-    null. So each is spelled in one way only; another spelling in a program gets no verdict. Parts (K1) keep
-    all values. An implementation that claims some dimensions never gets values of others.
+    A namespace is written as a list of its values in this order, with null for missing values, up to the last
+    present value. A namespace with at most the first value is written without a list, as before: `"a"`, or
+    null. So each namespace is written in one way only; a program with another form gets no verdict. Parts
+    (K1) keep all values. An implementation that claims some dimensions never gets values of others.
 
     Why
     ---
-    A cache whose identity leaves a dimension out answers with KV of another adapter, of another image, or of
-    weights that are gone, and without an error: hits are even counted as such. Values of two dimensions have
-    been put into one list without a label, so a tenant whose salt was an adapter's name read that
-    adapter's KV; or into one string, where two pairs spell the same. Requests to an adapter that was reloaded
-    under its old name were answered from the KV of the old one.
+    A cache whose keys leave a dimension out answers with KV of another adapter, of another image, or of old
+    weights, without an error: these even count as hits. Where values of two dimensions were put into one list
+    without a label, a tenant whose salt was an adapter's name read that adapter's KV; in one joined string,
+    two different pairs can give the same text. Requests to an adapter that was reloaded under its old name
+    were answered from the KV of the old version.
 
     Choices
     -------
@@ -189,14 +189,14 @@ def values_keep_to_their_dimensions(
 
     Caller
     ------
-    To give each dimension the value that KV depends on, and a new value when the named thing has changed.
+    To give each dimension the value that KV depends on, and a new value when the named object has changed.
 
     Engines
     -------
     - sglang 0.5.23: `extra_key` and `cache_salt` are two fields of a key (`srt/mem_cache/radix_cache.py`,
       `RadixKey.child_key_at`). The id of an adapter is appended to `extra_key` with nothing between
-      (`srt/managers/schedule_batch.py`, `Req.__init__`), so of these two the cache sees one string.
-      Weights have no version: a caller that loads other weights flushes the cache.
+      (`srt/managers/schedule_batch.py`, `Req.__init__`), so the cache sees one string for the two. Weights
+      have no version: a caller that loads other weights flushes the cache.
     - vLLM 0.33.0: name and path of the adapter, images, embeddings and salt, each with a label
       (`v1/core/kv_cache_utils.py`, `generate_block_hash_extra_keys`). Weights have no version here, either.
     - Megatron Core 0.16.1: not applicable, no prefix cache.
@@ -259,34 +259,33 @@ def hashes_are_as_documented(
 
     > digest = SHA-256(prior bytes, then each integer of each token as 4 bytes)
 
-    - **Tokens.** Each integer is 4 bytes, unsigned, the least significant byte first. A token that is a
-      tuple gives its integers one after the other. There is nothing between tokens, nothing between
-      integers, no length, and no sign of the width. The namespace of the key is not used: it is in the
-      first prior (H3).
-    - **Prior.** 64 hexadecimal digits stand for 32 bytes; these bytes, and not the digits, come first.
-      Digits may be upper or lower case. Null is no bytes. A text that is not a sequence of whole bytes in
-      hexadecimal digits is refused with any error of X1; digits of another number than 64 are not asked.
-    - **Answer.** `hashes` with one digest: 64 hexadecimal digits, lower case. A page of no tokens and
+    - **Tokens.** Each integer is 4 bytes, unsigned, the least significant byte first. A tuple gives its
+      integers one after the other. There is no separator between tokens or integers, no length, and no mark
+      of the width. The namespace of the key is not used: it is in the first prior (H3).
+    - **Prior.** 64 hexadecimal digits stand for 32 bytes; these bytes, and not the digits, come first. Digits
+      may be upper or lower case. Null is no bytes. A text that is not a sequence of whole bytes in
+      hexadecimal digits is refused with any error of X1; other numbers of digits than 64 are not tested.
+    - **Answer.** `hashes` with one digest: 64 hexadecimal digits, lower case. The digest of an empty page
       without a prior is the SHA-256 of nothing, `e3b0c442...`.
     - **Out of range.** An integer below 0 or above 2<sup>32</sup> - 1 is a `ValueError`, never cut to 32
-      bits. Tuples of several lengths are refused with any error of X1, tuples of one integer, too.
+      bits. Tuples of several lengths, and tuples of one integer, are refused with any error of X1.
 
-    `hash_int64` reads the first 16 digits of `digest`, its first 8 bytes, as a **signed** integer of
-    64 bits, the most significant byte first. From `8000000000000000` on it is negative: the unsigned
-    number less 2<sup>64</sup>. Digits behind the 16th are not looked at. Fewer than 16, or anything that
-    is no hexadecimal digit (`0x`, a blank, a sign), is refused with any error of X1.
+    `hash_int64` reads the first 16 digits of `digest`, its first 8 bytes, as a **signed** integer of 64 bits,
+    the most significant byte first. From `8000000000000000` on it is negative: the unsigned number minus
+    2<sup>64</sup>. Digits after the 16th are ignored. Fewer than 16 digits, or any character that is no
+    hexadecimal digit (`0x`, a blank, a sign), are refused with any error of X1.
 
-    `hash_bytes` takes bytes, written in `data` as hexadecimal digits, and answers the first 8 bytes of
-    their SHA-256 as an **unsigned** integer, the most significant byte first. No bytes are fine.
+    `hash_bytes` takes bytes, written in `data` as hexadecimal digits, and answers with the first 8 bytes of
+    their SHA-256 as an **unsigned** integer, the most significant byte first. `data` may be empty.
 
     [Known answers](keys-and-hashes.md#known-answers) has examples of all of them.
 
     Why
     ---
-    Hashes leave the process: to other ranks, to a router that sends a request where its prefix is, to
-    storage that outlives the server. One byte that is packed in another order, and nothing is ever
-    found, without an error. With a weak hash, content of other requests appeared at common pairs of
-    words; with a hash that leaves an image out, it gets the answer for another image.
+    Hashes leave the process: to other ranks, to a router that sends a request where its prefix is, to storage
+    that outlives the server. If one byte is packed in another order, nothing is ever found, without an error.
+    With a weak hash, content of other requests appeared at common pairs of words; with a hash that leaves an
+    image out, a request gets the answer for another image.
 
     Choices
     -------
@@ -313,39 +312,39 @@ def hashes_are_as_documented(
 def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: SeenNode) -> Found:
     """Page hashes chain from the root, whatever was computed before.
 
-    `hash` answers the hashes of all pages of a path, from its first page to the page at the end of the
-    node (not only those of the node itself): as many as the path has pages. Page 1 is hashed after the
-    prior of the namespace (H3), page *i* after the digest of page *i* - 1, each as H1 says. So the hash
-    of a page depends on the namespace and on all tokens from the start to its end, and on nothing else:
+    `hash` answers with the hashes of all pages of a path, from its first page to the page at the end of the
+    node (not only the node's own pages). Page 1 is hashed after the prior of the namespace (H3), page *i*
+    after the digest of page *i* - 1, each as in H1. So the hash of a page depends only on the namespace and
+    on all tokens from the start to the page's end:
 
-    - not on earlier requests for hashes, of this node, of one above it, or of none;
+    - not on whether this node, or a node above it, was hashed before;
     - not on splits, on the order of inserts, on evictions and new inserts of the same key, on slots,
       holds or recency;
     - not on the run. Equal paths have equal hashes everywhere.
 
-    A hash of the root is an empty list. A stale node is a `StaleNodeError`. To hash makes nothing
-    recent, has no effects, and changes no size.
+    The root has an empty list of hashes. A stale node is a `StaleNodeError`. `hash` makes no page recent, has
+    no effects, and changes no size.
 
-    Where nodes are shown (`inspect`), `page_hashes` are those of the node's own pages, null as long as it
-    has not computed them. When a node is split, the upper half has the first part of the list and the
-    lower half the rest (R10), so that nothing is computed again. A half may show null instead; if it shows
-    hashes, they are those of its own pages.
+    Where nodes are shown (`inspect`), `page_hashes` are the hashes of the node's own pages, null as long as
+    the cache has not computed them. When a node is split, the upper half has the first part of the list and
+    the lower half the rest (R10), so that nothing is computed again. A half may show null instead; if it
+    shows hashes, they are those of its own pages.
 
     An implementation that claims only `hashes` has its own digests, which are judged by these rules: as many
-    as there are pages, equal ones for one path at any time, and different ones for two paths of one
+    digests as pages, equal digests for one path at any time, and different digests for two paths of one
     namespace. With the claim `digests` they are those of H1 and H3.
 
-    A digest contains neither its width nor the size of its pages. A page of four tokens and one of two
-    bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
-    spell a digest and a page, and their first page has the hash of a second page of plain tokens. So an index
-    with hashes of several widths or sizes must store these beside them.
+    A digest contains neither the width nor the page size. A page of four tokens and a page of two bigrams can
+    have the same digest. This is possible even in one cache: with pages of eight, bigrams can be chosen whose
+    bytes are a digest and a page, so that their first page has the hash of a second page of plain tokens. So
+    an index with hashes of several widths or page sizes must store widths and sizes with the hashes.
 
     Why
     ---
-    A caller that finds a block by its hash relies on an equal prefix, too. With hashes of the page
-    alone, a prompt that repeats itself made a block its own parent; a router's index was inconsistent,
-    and it crashed. A hash that depends on whether an ancestor happened to be hashed before is found
-    on one server and not on the next.
+    A caller that finds a block by its hash relies on an equal prefix, too. With hashes of the page alone, a
+    prompt that repeats itself made a block its own parent; a router's index became inconsistent and crashed.
+    If a hash depends on whether an ancestor happened to be hashed before, it is found on one server and not
+    on the next.
 
     Choices
     -------
@@ -357,11 +356,11 @@ def page_hashes_chain_from_the_root(before: CacheModel, operation: Hash, seen: S
 
     Engines
     -------
-    - sglang: chained alike (`mem_cache/utils.py`, `compute_node_hash_values`), but from the parent's
-      list only if that is there already: a node whose parent was not hashed begins a new chain.
+    - sglang: chained in the same way (`mem_cache/utils.py`, `compute_node_hash_values`), but from the
+      parent's list only if it exists already: a node whose parent was not hashed begins a new chain.
       Different.
-    - vLLM: each request hashes its own whole blocks, each after the one before (`kv_cache_utils.py`,
-      `get_request_block_hasher`): the same, in other bytes.
+    - vLLM: each request hashes its own whole blocks, each after the block before (`kv_cache_utils.py`,
+      `get_request_block_hasher`): the same, with other bytes.
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
     path, digests = seen.handle.path, seen.result.digests
@@ -419,24 +418,25 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
     | an integer *n* | `i:` and *n* in decimal | the same |
     | several values (K2) | `t:`, and for each the 32 bytes of SHA-256(its own *name*) | the same |
 
-    *name* is encoded in UTF-8, without a mark in front and without an end. An integer is written in
-    ASCII digits without leading zeros, a negative one with `-` in front; it may have any number of
-    digits: `i:0`, `i:-1`, `i:18446744073709551616`. A string may be empty (`s:`) and have any character,
-    a line end or a zero byte too; a colon means nothing special. Of several values each has its own *name*,
-    as a string or an integer has; one that is missing has none, so its 32 bytes are the SHA-256 of nothing.
+    *name* is encoded in UTF-8, without a byte order mark and without a terminator. An integer is written in
+    ASCII digits without leading zeros, a negative integer with `-` in front; it may have any number of
+    digits: `i:0`, `i:-1`, `i:18446744073709551616`. A string may be empty (`s:`) and contain any character,
+    also a line end or a zero byte; a colon has no special meaning. Each of several values has its own *name*,
+    like a single string or integer; a missing value has an empty name, so its 32 bytes are the SHA-256 of
+    nothing.
 
-    The prior is 32 bytes, so the first page of a namespace is hashed like a page that has another
-    above it. But no page has this prior as its hash: it is the hash of 33 bytes, and a page has 4 bytes
-    for each integer, after 32 bytes or none. That is why the byte 0 is there. The letter keeps `"1"`
-    and `1` apart.
+    The prior is 32 bytes, so the first page of a namespace is hashed like a page with another page above it.
+    But no page has this prior as its hash: the prior is the hash of 33 bytes, and a page's hash covers 4
+    bytes for each integer, after 32 bytes or none. This is the reason for the byte 0. The letter
+    distinguishes `"1"` and `1`.
 
-    Namespaces that are equal by K1 have equal priors, and only those.
+    Two namespaces have equal priors if and only if they are equal by K1.
 
     Why
     ---
-    Where the namespace was left out of the hash, two tenants with one prompt had different nodes and
-    equal hashes: every lookup by hash confuses them. If the prior were the hash of the bare
-    name, a prompt whose first page spells that name would share the hashes of the namespace.
+    Where the namespace was left out of the hash, two tenants with one prompt had different nodes and equal
+    hashes: every lookup by hash confuses them. If the prior were the hash of the bare name, a prompt whose
+    first page has the bytes of that name would share the hashes of the namespace.
 
     Choices
     -------
@@ -444,16 +444,16 @@ def namespaces_seed_their_hashes(before: CacheModel, operation: Hash, seen: Seen
 
     Caller
     ------
-    To pass a name for each thing that KV depends on (K1).
+    To pass a value for everything that KV depends on (K1).
 
     Engines
     -------
-    - sglang: a seed for stored hashes, too, of other bytes (`mem_cache/utils.py`,
-      `storage_namespace_seed`): a tag, then presence, length and UTF-8 of `extra_key` and of the salt.
-      Hashes that it reports to routers leave `extra_key` out (`compute_node_event_hash_values`).
-    - vLLM: adapter, images and embeddings are a part of each block's hash, the salt of the first one's
-      (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the hash
-      of a seed (`init_none_hash`).
+    - sglang: also a seed for stored hashes, of other bytes (`mem_cache/utils.py`, `storage_namespace_seed`):
+      a tag, then presence, length and UTF-8 of `extra_key` and of the salt. Hashes that it reports to routers
+      leave `extra_key` out (`compute_node_event_hash_values`).
+    - vLLM: adapter, images and embeddings are a part of each block's hash, the salt a part of the first
+      block's (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the
+      hash of a seed (`init_none_hash`).
     - Megatron Core 0.16.1: not applicable, no hashes.
     """
     path = seen.handle.path

@@ -19,9 +19,9 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
     """Rows 1 to max_reqs are handed out, row 0 is padding.
 
     The table has `max_reqs` + 1 rows of `max_context_len` entries. `alloc_rows(count)` answers `count`
-    different free rows, each in 1 to `max_reqs`, or `no_room` and none (X4). It is all or nothing for a
-    batch of requests. `alloc_rows(0)` answers no rows. A row that is handed out is the caller's until it
-    is freed, or the table cleared.
+    different free rows, each in 1 to `max_reqs`, or `no_room` and none (X4). A batch of requests gets all of
+    its rows or none. `alloc_rows(0)` returns no rows. A handed-out row is the caller's until it is freed, or
+    the table is cleared.
 
     Row 0 is reserved: it is never handed out, cannot be freed, and takes the writes of padded entries (P3,
     E5). To free it, or to write a stretch to it, is refused with `OwnershipError`.
@@ -36,9 +36,9 @@ def rows_are_handed_out_but_row_0(before: RowModel, operation: AllocRows, seen: 
 
     Why
     ---
-    Batches are padded to a fixed size, and the empty places have request 0. If row 0 is a real
-    request, each padded step writes into its table. Where the pool of states counted from 1
-    and the table from 0, the same number meant a living request here and padding there.
+    Batches are padded to a fixed size, and the empty places have request 0. If row 0 is a real request, each
+    padded step writes into its table. Where the pool of states counted from 1 and the table from 0, row 0 was
+    a live request in the table and padding in the pool.
 
     Choices
     -------
@@ -100,12 +100,12 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Fou
 
     Negative positions do not count from the end. The law is claimed with `zeroed_rows`. Without it, an
     implementation must still hand out rows (P1) and write exactly (P3): the content of a freed row is then
-    open, until it is read. From then on only writes change it.
+    undefined until it is read. From then on only writes change it.
 
     Why
     ---
-    A row names slots. If those of a finished request are still there, a shorter one that gets the
-    row has a tail of foreign slots behind its own end, and a kernel that reads too far attends to them. A row
+    A row names slots. If the slots of a finished request are still there, a shorter request that gets the row
+    has a tail of foreign slots behind its own end, and a kernel that reads too far attends to them. A row
     that was freed between two chunks, and handed to another request, was overwritten while the last step
     still read it.
 
@@ -119,8 +119,8 @@ def a_freed_row_is_zero(before: RowModel, operation: FreeRow, seen: Seen) -> Fou
 
     Engines
     -------
-    - sglang keeps the entries of freed and of cleared rows (`ReqToTokenPool.free_rows`, `clear`), since
-      rows are read only as far as they were written: different. It does not look at indices.
+    - sglang keeps the entries of freed and of cleared rows (`ReqToTokenPool.free_rows`, `clear`), since rows
+      are read only as far as they were written: different. It does not check indices.
     - vLLM, Megatron Core 0.16.1: not read for this law. An older Megatron left the blocks of finished
       requests in its table.
     """

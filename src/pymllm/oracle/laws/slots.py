@@ -37,20 +37,20 @@ from pymllm.oracle.models.slots import SeenAlloc, SeenSlots, SeenTransfer, SlotM
 def padding_is_never_handed_out(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Slot 0 and page 0 are never handed out.
 
-    A pool of *n* pages has the pages 1 to *n*. Page *p* is the slots from *p* `page_size` to
-    (*p* + 1) `page_size` - 1, so it hands out slots from `page_size` to (*n* + 1) `page_size` - 1, and
-    none else. With pages of one token that is 1 to *n*. With pages of 4 and 12 pages it is 4 to 51: the
-    slots 1, 2 and 3 belong to page 0, and are as much padding as slot 0 is.
+    A pool of *n* pages has the pages 1 to *n*. Page *p* is the slots from *p* `page_size` to (*p* + 1)
+    `page_size` - 1, so it hands out only slots from `page_size` to (*n* + 1) `page_size` - 1. With pages of
+    one token these are 1 to *n*. With 12 pages of 4 tokens they are 4 to 51: the slots 1, 2 and 3 belong to
+    page 0, and are padding like slot 0.
 
-    It is so at all times: after a `clear`, after any free, and of SWA halves alike, whose pool has pages
+    This applies at all times: after a `clear`, after any free, and also to SWA halves, whose pool has pages
     of its own, from 1 on. By A5, page 0 cannot be given back.
 
     Why
     ---
     A batch that is padded to a fixed size writes the KV of its empty places somewhere: to slot 0. If a
     request has slot 0, its first token's KV changes at every step, and its answers with it. An allocator
-    without a lower bound in `free` took slot 0 back and handed it out next. Another numbered
-    pages from 1 over a buffer of `size` + 1 rows: the last page was written behind the end.
+    without a lower bound in `free` took slot 0 back and handed it out next. Another numbered pages from 1
+    over a buffer of `size` + 1 rows: the last page was beyond the end of the buffer.
 
     Choices
     -------
@@ -63,8 +63,8 @@ def padding_is_never_handed_out(before: SlotModel, operation: Alloc, seen: SeenA
     Engines
     -------
     - sglang: the same (`sglang/srt/mem_cache/allocator/token.py`, `paged.py`, `clear`).
-    - vLLM takes the first block of its pool away as a null block (`vllm/v1/core/block_pool.py`,
-      `BlockPool.__init__`), so block 0 has the same part. Padded places have slot -1
+    - vLLM reserves the first block of its pool as a null block (`vllm/v1/core/block_pool.py`,
+      `BlockPool.__init__`), so block 0 has the same role. Padded places have slot -1
       (`v1/attention/backends/utils.py`, `PAD_SLOT_ID`).
     - Megatron Core 0.16.1 sets the **last** block aside as a dummy
       (`core/inference/contexts/dynamic_block_allocator.py`).
@@ -84,36 +84,36 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
     After each operation every page is exactly one of
 
     - **free**: it can be handed out. `available_size` is the number of these, times `page_size`;
-    - **handed out**: an allocation has answered it, and it was not given back since. Its owner, a caller or a
+    - **handed out**: an allocation has returned it, and it was not given back since. Its owner, a caller or a
       cache, makes no difference here;
-    - **pending**: it was given back inside a group that is still open (A6). It is neither of the others;
-    - **parked**: it was given back while it was **under transfer**, and still is. It is none of the others.
+    - **pending**: it was given back inside a group that is still open (A6);
+    - **parked**: it was given back while it was **under transfer**, and still is under transfer.
 
-    An allocation answers free pages only. A free moves pages from the second to one of the other sets, and
-    nothing else; whole pages, however many of their slots are named (A5).
+    An allocation returns free pages only. A free only moves pages from *handed out* to one of the other sets,
+    always whole pages, however many of their slots are named (A5).
 
-    **Transfers** (claim `transfers`). Something outside may read or write slots without anybody waiting for
-    it: an offload, the other half of a disaggregated server, a step in flight. `begin_transfer` names slots
-    in the hands of callers, as `free` does, and `end_transfer` the begin. A page is under transfer from the
-    begin of
-    its first transfer to the end of its last, and so is its half, wherever it moves. It changes nothing else:
-    it is handed out, counted and freed as usual, but pages given back meanwhile are parked, at once and also
-    in a group. Where the last transfer of a parked page ends, the page is given back at that moment: it is
-    free and young (A4), or pending where a group is open. The success of a transfer makes no difference: an
-    aborted transfer also ends once, and only then the memory is returned. `clear` ends all transfers.
+    **Transfers** (claim `transfers`). Something outside may read or write slots asynchronously: an offload,
+    the other half of a disaggregated server, a step in flight. `begin_transfer` names handed-out slots, as
+    `free` does, and `end_transfer` names the `begin_transfer`. A page is under transfer from the beginning of
+    its first transfer to the end of its last, and so is its half, wherever the half moves. A transfer changes
+    nothing else: the page is handed out, counted and freed as usual, but pages given back meanwhile are
+    parked at once, also in a group. When the last transfer of a parked page ends, the page is given back at
+    that moment: it is free and young (A4), or pending where a group is open. The success of a transfer makes
+    no difference: an aborted transfer also ends once, and only then is the memory returned. `clear` ends all
+    transfers.
 
-    Pages that were freed since the last merge are free: they count (A4). Counting happens in pages, so
+    Pages that were freed since the last merge are free, and count (A4). Whole pages are counted, so
     `available_size` is a multiple of `page_size`, and a page with one used token does not count.
 
     Why
     ---
-    A page that is handed out under transfer is written by the transfer, too: the next request gets the KV of
-    the aborted one, without any error. A transfer that never ends keeps its memory for good.
+    If a page under transfer is handed out again, the transfer writes to it, too: the next request gets the KV
+    of the aborted request, without any error. A transfer that never ends keeps its memory for ever.
 
-    A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
-    reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
-    instead of totals. A page without an owner is lost, and a pool that loses one page per request is empty by
-    evening.
+    A page with two owners is written by two requests, and the sum of all sizes is still right: an engine
+    reported a leak long after its cause, and three earlier steps went unnoticed, until sets were compared
+    instead of totals. A page without an owner is lost, and a pool that loses one page per request is empty
+    within a day.
 
     Choices
     -------
@@ -121,9 +121,8 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
 
     Caller
     ------
-    To give back each page once. Under a prefix cache, slots that the cache adopted are the
-    cache's to give back (R4). To end each transfer, when nothing touches its memory any more, and to clear
-    only then.
+    To give back each page once. Under a prefix cache, the cache gives back the slots that it adopted (R4). To
+    end each transfer when nothing uses its memory any more, and to clear only then.
 
     Engines
     -------
@@ -140,24 +139,24 @@ def pages_partition_the_pool(before: SlotModel, operation: Alloc, seen: SeenAllo
 def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """An allocation gives distinct slots in whole pages, in order.
 
-    `alloc(n)` takes ceil(*n* / `page_size`) free pages *p*<sub>1</sub>, *p*<sub>2</sub>, ..., all
-    different, and answers *n* slots: those of *p*<sub>1</sub> in ascending order, then those of
-    *p*<sub>2</sub>, and so on, the last page cut where *n* ends. With pages of 4, `alloc(6)` that takes
-    pages 5 and 2 answers `20 21 22 23 8 9`. The rest of the last page (10 and 11) is the caller's, too:
-    its numbers follow on, and it grows into them without asking.
+    `alloc(n)` takes ceil(*n* / `page_size`) free pages *p*<sub>1</sub>, *p*<sub>2</sub>, ..., all different,
+    and returns *n* slots: those of *p*<sub>1</sub> in ascending order, then those of *p*<sub>2</sub>, and so
+    on, with the last page cut where *n* ends. With pages of 4, an `alloc(6)` that takes pages 5 and 2 returns
+    `20 21 22 23 8 9`. The rest of the last page (10 and 11) is the caller's, too: the caller may use these
+    next slots without an allocation.
 
-    `alloc(0)` answers no slots and takes nothing. If there are fewer pages, X4 defines the answer; it is
-    never a smaller allocation. Which pages are taken, and in which order, is A4.
+    `alloc(0)` returns no slots and takes nothing. If there are too few pages, X4 defines the answer, which is
+    never a smaller allocation. A4 defines which pages are taken, and in which order.
 
-    An allocation over SWA halves takes as many pages of the second pool, and answers their slots in
+    An allocation over SWA halves takes as many pages of the second pool, and returns their slots in
     `swa_slots` in the same way (A7).
 
     Why
     ---
-    Attention kernels find a token by page and place in it. Slots that do not follow each other inside
-    a page are read as other tokens' KV. A caller that gets a page and a half, and does not know that it owns
-    the rest, leaks it; a caller that wrongly believes to own the rest of a page overwrites another owner's
-    data.
+    Attention kernels find a token by its page and its place in the page. Slots that are not consecutive
+    inside a page are read as other tokens' KV. A caller that gets a page and a half, and does not know that
+    it owns the rest, leaks this rest; a caller that wrongly assumes that it owns the rest of a page
+    overwrites another owner's data.
 
     Choices
     -------
@@ -186,12 +185,12 @@ def an_allocation_is_whole_pages_in_order(before: SlotModel, operation: Alloc, s
 def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Freed slots wait until a merge; sorted pools give the lowest first.
 
-    Free pages are **old** or **young**. A page that becomes free is young; at the start and after a
-    `clear` all pages are old. A **merge** makes all young pages old. There is one
+    Free pages are **old** or **young**. A page that becomes free is young; at the start and after a `clear`
+    all pages are old. A **merge** makes all young pages old. A merge happens
 
     - on request (`merge`);
-    - when an allocation takes more pages than are old, and can be met. It comes first, and the pages are
-      taken then. If it cannot be met, nothing is merged (X4).
+    - when an allocation takes more pages than are old, and can be met. The merge comes first, and then the
+      pages are taken. If the allocation cannot be met, nothing is merged (X4).
 
     So an allocation of *k* > 0 pages may take, if *o* pages are old:
 
@@ -200,22 +199,23 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
     | *k* <= *o* | the *k* lowest of the old pages, ascending | any *k* old pages, in any order |
     | *k* > *o* | the *k* lowest of all free pages, ascending | any *k* free pages, in any order |
 
-    So if a page is freed while older ones suffice, it is not handed out next. Pages that go back by
-    the end of a group (A6) become young at that moment. A refused operation, an allocation of nothing and
-    a failed one leave old and young as they are.
+    So if a page is freed while old pages suffice, it is not handed out next. Pages that become free at the
+    end of a group (A6) become young at that moment. A refused operation, an allocation of nothing and a
+    failed allocation change no page from young to old.
 
-    Where there are SWA halves, each pool has old and young pages of its own. A need merges only the pool
-    that needs it, a request and a `clear` both. Without `merges` nothing of this is demanded.
+    Where there are SWA halves, each pool has old and young pages of its own. An allocation merges only the
+    pool that needs more pages; `merge` and `clear` affect both. Without `merges` nothing of this law is
+    required.
 
     Why
     ---
-    A page that was just freed may still be read by a step that is under way on the accelerator. Waiting pages
-    are safe, and can be sorted all at once, so that long contexts get neighbouring pages. If instead each
-    free sorts the pool, a full server stalls on a million slots at every step.
+    A page that was just freed may still be read by a running step on the accelerator. Waiting pages are safe,
+    and can be sorted all at once, so that long contexts get neighbouring pages. If instead each free sorts
+    the pool, a full server sorts a million slots at every step.
 
     Choices
     -------
-    Everything, without `merges`. The cost is not measured, but a free should cost no more than the number of
+    Without `merges`, everything. The cost is not measured, but a free should cost no more than the number of
     freed pages.
 
     Caller
@@ -224,12 +224,12 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 
     Engines
     -------
-    - sglang with `need_sort`: the same, except for failed allocations (X4): freed pages are staged and
-      merged on need. Without it pages of one token go to the end of the list, larger ones to its
-      front (`allocator/paged.py`, `_release_page_ids`), and are handed out next. The merge by request
-      of its SWA allocator raises `TypeError`, since that has no list of its own.
-    - vLLM: blocks that are not cached go to the front of the queue, cached ones to its end
-      (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
+    - sglang with `need_sort`: the same, except for failed allocations (X4): freed pages are staged and merged
+      on need. Without it pages of one token go to the end of the list, larger pages to its front
+      (`allocator/paged.py`, `_release_page_ids`), and are handed out next. The merge by request of its SWA
+      allocator raises `TypeError`, since that allocator has no list of its own.
+      - vLLM: blocks that are not cached go to the front of the queue, cached blocks to its end
+        (`BlockPool.free_blocks`). Megatron Core 0.16.1: a stack, last in, first out.
     """
     found = _is_their_turn(before, "pages", before.full, seen.pages)
     if before.window_pool is None or isinstance(found, Broken):
@@ -242,11 +242,11 @@ def freed_slots_wait_for_a_merge(before: SlotModel, operation: Alloc, seen: Seen
 def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) -> Found:
     """A page is freed once, and only after it was handed out.
 
-    `free` names slots, and gives back the page of each. With pages of several tokens a page may be named
-    by any of its slots, by several, by all, by one that the allocation did not answer (A3), and by one
-    slot several times: it goes back once. A free of no slots does nothing.
+    `free` names slots, and gives back the page of each. With pages of several tokens a page may be named by
+    any of its slots, by several, by all, by a slot that the allocation did not return (A3), and by one slot
+    several times: the page is given back once. A free of no slots does nothing.
 
-    It is refused with `OwnershipError`, as a whole (X1), if any slot
+    A free is refused with `OwnershipError`, as a whole (X1), if any slot
 
     - is of page 0 (with pages of one token, slot 0), is negative, or is beyond the last page;
     - is of a page that is free, parked, or pending in the open group: each call in a group is checked at
@@ -256,30 +256,31 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
     Two frees of one page are a double free even where they name different slots of it. A pool does not know
     the owner of a page, only that it has one.
 
-    A transfer (A2) is begun with slots that could be freed, and refused likewise. It ends once: an
-    `end_transfer` of a transfer that has ended, also by a `clear`, is refused with `OwnershipError`.
+    `begin_transfer` (A2) accepts only slots that could be freed, and is otherwise refused in the same way. A
+    transfer ends once: an `end_transfer` of a transfer that has ended, also by a `clear`, is refused with
+    `OwnershipError`.
 
     Why
     ---
-    A page that is freed twice is handed out twice. Two paths that end a request, and both free it, are
-    enough; or a request whose tail is freed in two pieces that meet inside a page. Without the check
+    A page that is freed twice is handed out twice. This happens if two code paths that end a request both
+    free its pages, or if a request's tail is freed in two pieces that meet inside a page. Without the check
     nothing happens for minutes, and then two users read each other's words.
 
     Choices
     -------
-    Without `refusals`, misuse is undefined. An allocator on an accelerator may leave the check
-    away by default, since it has to wait for the device: the claim goes by configuration.
+    Without `refusals`, misuse is undefined. An allocator on an accelerator may leave the check out by
+    default, since it has to wait for the device: the claim then depends on the configuration.
 
     Caller
     ------
-    Not to free slots of one page in two calls. Where a range begins inside of a page that a cache
-    has, to free from the next page on.
+    Not to free slots of one page in two calls. If a range begins inside a page that a cache has, to free from
+    the next page on.
 
     Engines
     -------
     - sglang: pages of a call are made unique (`allocator/paged.py`, `free`), and not compared with the free
-      pages, except in a debug mode. With pages of one token nothing is looked at.
-    - vLLM counts references: a release too many makes the count negative, and is not noticed
+      pages, except in a debug mode. With pages of one token nothing is checked.
+    - vLLM counts references: one release too many makes the count negative, and is not noticed
       (`BlockPool.free_blocks`). Megatron Core 0.16.1 writes ids back on the stack, unchecked.
     """
 
@@ -288,25 +289,25 @@ def a_page_is_freed_once(before: SlotModel, operation: Free, seen: SeenSlots) ->
 def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen: Seen) -> Found:
     """Groups do not nest, and end once.
 
-    Between `begin_group` and `end_group` a group is open. Pages that are freed meanwhile, and halves
-    that are, become pending: they are not available, and no allocation answers them. `end_group` makes
-    all of them free, young ones (A4). Everything else works as without a group: allocations take free pages,
-    merges merge, halves move.
+    Between `begin_group` and `end_group` a group is open. Pages and halves that are freed meanwhile become
+    pending: they are not available, and no allocation returns them. `end_group` makes all of them free and
+    young (A4). Everything else works as without a group: allocations take free pages, merges merge, halves
+    move.
 
-    - A page that is pending cannot be freed again (A5); its half is not read any more.
+    - A pending page cannot be freed again (A5); its half is not read any more.
     - `begin_group` inside an open group, and `end_group` without one, are refused with `RuntimeError`,
       with the claim `group_errors`, and change nothing: pending pages stay pending. Without the claim neither
       is tested.
-    - A group without any free in it is none: beginning and ending change nothing.
-    - `clear` closes an open group, and frees the pending pages with all others. An `end_group` after it
-      is one without a group.
+    - A group without any free has no effect: beginning and ending it change nothing.
+    - `clear` closes an open group, and frees the pending pages with all others. An `end_group` after a
+      `clear` has no group to end.
 
     Why
     ---
-    A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a
-    group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts over,
-    the collected pages are lost. A second group that closes the first ends it too early: pages are handed out
-    while the step that reads them is on its way.
+    A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a group
+    open, all later frees stay pending and the free memory only shrinks; if `begin` silently starts over, the
+    collected pages are lost. If a second group closes the first, it ends too early: pages are handed out
+    while the step that reads them is still running.
 
     Choices
     -------
@@ -318,9 +319,9 @@ def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen
 
     Engines
     -------
-    - sglang: a group inside a group is an assertion; an end without one does nothing
-      (`allocator/base.py`, `free_group_begin`, `free_group_end`). SWA halves are resolved when they
-      are freed, and given back at the end (`allocator/swa.py`).
+    - sglang: a group inside a group is an assertion; an end without a group does nothing
+      (`allocator/base.py`, `free_group_begin`, `free_group_end`). SWA halves are resolved when they are
+      freed, and given back at the end (`allocator/swa.py`).
     - vLLM, Megatron Core 0.16.1: not applicable, no groups.
     """
 
@@ -329,18 +330,17 @@ def groups_do_not_nest(before: SlotModel, operation: BeginGroup | EndGroup, seen
 def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc) -> Found:
     """Every slot has its own SWA half, until that is freed or moved.
 
-    An allocator with halves has two pools with pages of one size: the full one (`pages`) and the
-    second one (`swa_pages`). Each page that is handed out comes with a free page of the second pool, its
-    **half**, or nothing is handed out at all (X4). The half of slot *s* is slot
-    *q* `page_size` + *s* mod `page_size`, where *q* is the half of the page of *s*: places inside of a
-    page are kept. A1 to A6 are true of both pools.
+    An allocator with halves has two pools with pages of one size: the full one (`pages`) and the second one
+    (`swa_pages`). Each page is handed out with a free page of the second pool, its **half**, or nothing is
+    handed out at all (X4). The half of slot *s* is slot *q* `page_size` + *s* mod `page_size`, where *q* is
+    the half of the page of *s*: places inside a page are kept. A1 to A6 apply to both pools.
 
     | operation | does |
     | --- | --- |
-    | `alloc` | answers in `swa_slots` the halves of all slots, in the same order |
-    | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay out |
-    | `free` | takes pages back, with halves that are still there |
-    | `move_swa` | pair by pair, the half of a source becomes that of the target; the source loses it |
+    | `alloc` | returns in `swa_slots` the halves of all slots, in the same order |
+    | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay handed out |
+    | `free` | takes pages back, with their remaining halves |
+    | `move_swa` | pair by pair, the half of a source becomes the half of the target; the source loses it |
     | `read_halves` | returns the half of each slot, 0 if it has none, as free slots and padding |
 
     Half pages are free, handed out or pending like others: `swa_available_size` counts the free ones,
@@ -362,10 +362,10 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
 
     Why
     ---
-    Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens go
-    back early. A half given back with the wrong page is read by another request; a lost half makes the small
-    pool run dry while the large one is unused. Slots without a half all pointed to slot 0 in one engine; a
-    free that did not leave these out gave page 0 back, again and again.
+    Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens are given
+    back early. A half given back with the wrong page is read by another request; lost halves exhaust the
+    small pool while the large pool is unused. In one engine all slots without a half pointed to slot 0; a
+    free that did not skip these slots gave page 0 back, again and again.
 
     Choices
     -------
@@ -377,10 +377,9 @@ def every_slot_has_its_half(before: SlotModel, operation: Alloc, seen: SeenAlloc
 
     Engines
     -------
-    - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`,
-      `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over
-      missing halves where pages are larger. There is no move; a table entry is overwritten
-      (`set_full_to_swa_mapping`).
+    - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`, `SWATokenToKVPoolAllocator`);
+      `alloc` is for pages of one token only. `free_swa` skips missing halves where pages are larger. There is
+      no move; a table entry is overwritten (`set_full_to_swa_mapping`).
     - vLLM: not applicable, each kind of layer has blocks of its own.
     """
     window, slots, halves = before.window_pool, seen.slots, seen.halves

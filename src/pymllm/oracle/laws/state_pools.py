@@ -39,17 +39,17 @@ def states_are_laid_out_as_documented(
     `read_states` returns both shapes, both dtypes and all elements of a layer. The elements of a row are in
     the order of the last axis first: in a recurrent state, place *i* of the list is head *i* div (`v_dim`
     `k_dim`), value (*i* div `k_dim`) mod `v_dim`, key *i* mod `k_dim`. With `kernel` 1 a convolution's state
-    has no elements, and its rows are empty lists. A dtype that cannot be told is `""`, and not compared. All
-    elements are 0 at the start.
+    has no elements, and its rows are empty lists. An unknown dtype is `""`, and is not compared. All elements
+    are 0 at the start.
 
     `write_state` writes one row of one layer: element *i* of each part becomes its first number plus
     *i* `ramp`. It changes only that row of that layer, and later reads return its values, bit for bit.
 
     Why
     ---
-    Different people write the kernel that updates states and the kernel that reads them. If one
-    has keys before values and the other values before keys, everything fits as long as both are
-    equally long, and the model forgets. A state kept in 16 bits loses small additions.
+    Different people write the kernel that updates states and the kernel that reads them. If one kernel has
+    keys before values and the other values before keys, the shapes match as long as both are equally long,
+    and the model forgets. A state kept in 16 bits loses small additions.
 
     Choices
     -------
@@ -77,33 +77,32 @@ def states_are_laid_out_as_documented(
 def track_slots_have_one_owner(before: StatePoolModel, operation: AllocTrack, seen: Seen) -> Found:
     """Track slots have one owner; copies are bit-exact, resets exact.
 
-    **Owners.** Track slots are the rows `max_reqs` + 1 to `max_reqs` + `track_slots`. `alloc_track`
-    answers one that is free, or `no_room` (X4). It is the caller's until `free_track` gives it back, or
-    `clear` does. To free anything else is refused with `OwnershipError`: a slot that is free, a working
-    row, row 0, a row outside. `max_track_slots` counts all, `available_track_slots` the free ones.
+    **Owners.** Track slots are the rows `max_reqs` + 1 to `max_reqs` + `track_slots`. `alloc_track` returns a
+    free track slot, or `no_room` (X4). It is the caller's until `free_track` or `clear` gives it back. To
+    free anything else is refused with `OwnershipError`: a slot that is free, a working row, row 0, a row
+    outside. `max_track_slots` counts all, `available_track_slots` the free ones.
 
-    The content of a track slot is open after its allocation, and again after its free, until it is read;
-    after that only writes, copies and resets change it. No other row is touched by either.
+    The content of a track slot is undefined after its allocation, and again after its free, until it is read;
+    after that only writes, copies and resets change it. Allocations and frees touch no other row.
 
-    **Copies.** `copy_states` copies row `source[i]` to row `target[i]`, for all *i*, in **every** layer,
-    both parts, bit for bit: a NaN with a payload and a negative zero arrive unchanged. All sources are read
-    before one target is written, so a row may be both. A source may be named several times. Any row may be a
-    source or a target, whatever its owner. Of the targets only row 0 may repeat: then each of its elements is
-    that of one of these sources. No other row changes. No rows at all are fine.
+    **Copies.** `copy_states` copies row `source[i]` to row `target[i]`, for all *i*, in **every** layer, both
+    parts, bit for bit: a NaN with a payload and a negative zero arrive unchanged. All sources are read before
+    any target is written, so a row may be both. A source may be named several times. Any row may be a source
+    or a target, whatever its owner. Of the targets only row 0 may repeat: then each of its elements comes
+    from one of these sources. No other row changes. The lists may be empty.
 
-    **Resets.** `reset_states` sets the rows that it names to 0, in every layer, both parts, and no other
-    row. A row may be named twice, and row 0 may be named.
+    **Resets.** `reset_states` sets the named rows to 0, in every layer, both parts, and no other row. A row
+    may be named twice, and row 0 may be named.
 
-    **Refused**, with the claim `refusals`, without any change: rows below 0 or beyond the last one in a
-    copy or a reset (`IndexError` or `OwnershipError`); unequal numbers of sources and targets
-    (`ValueError`); a layer that is not there in `read_states` (any error of X1).
+    **Refused**, with the claim `refusals`, without any change: rows below 0 or beyond the last one in a copy
+    or a reset (`IndexError` or `OwnershipError`); unequal numbers of sources and targets (`ValueError`); a
+    layer that does not exist in `read_states` (any error of X1).
 
     Why
     ---
-    A state is the whole memory of a recurrent model: with one layer that was not copied it continues from
+    A state is the whole memory of a recurrent model: if one layer is not copied, the model continues from
     another request's past. Where padding had no row of its own, a padded step wrote into the state of a
-    request that was parked. An engine died because keeping a state, which is optional, asserted that there
-    was room.
+    paused request. An engine died because keeping a state, which is optional, asserted that there was room.
 
     Choices
     -------
@@ -115,9 +114,9 @@ def track_slots_have_one_owner(before: StatePoolModel, operation: AllocTrack, se
 
     Engines
     -------
-    - sglang: one pool of slots for working states and kept ones alike (`allocator/mamba.py`); slot 0
-      takes padding. `MambaPool.copy_from` copies all layers; its fused form needs sources and targets
-      that are disjoint: different.
+    - sglang: one pool of slots for working states and kept states (`allocator/mamba.py`); slot 0 takes
+      padding. `MambaPool.copy_from` copies all layers; its fused form needs disjoint sources and targets:
+      different.
     - Megatron Core 0.16.1: one state for each request, no snapshots (`MambaMetadata`). vLLM: not read
       for this law.
     """

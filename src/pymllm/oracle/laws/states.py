@@ -29,36 +29,35 @@ from pymllm.oracle.models.slots import SeenSlots
 def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A state belongs to the end of a key of whole pages.
 
-    An insert may hand a **state** over: exactly one track slot of the caller's, which contains the state of
-    the recurrent layers after the last token of the key. The key must not be empty and must consist of whole
-    pages; anything else is a `ValueError` (X1), also a key whose tail would merely be cut off. Then
+    An insert may pass a **state**: exactly one track slot of the caller, which contains the state of the
+    recurrent layers after the last token of the key. The key must not be empty and must consist of whole
+    pages; any other key is a `ValueError` (X1), also a key whose tail could be cut off. Then
 
     | at the end of the key | `state_exists` | the track slot |
     | --- | --- | --- |
-    | there is no state | false | the cache owns it from now on: the state of this path |
-    | there is one | true | stays the caller's; the cached one is unchanged |
+    | there is no state | false | the cache owns it from now on, as the state of this path |
+    | there is a state | true | stays the caller's; the cached state is unchanged |
 
     States elsewhere on the path, above or below, do not count. `state_exists` is false for an insert without
-    a state, with the claim `bare_inserts`. Whether the page was cached before does not matter either: a state
-    may come later to KV that has lost its own, or that never had one, by an insert of a key that is cached
-    already.
+    a state, with the claim `bare_inserts`. It also makes no difference whether the page was cached before: an
+    insert of a key that is cached already may bring a state to KV that has lost its state, or never had one.
 
-    KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, which a later
-    request may add a state to; it never takes a state away. Without the claim `bare_inserts` there is no such
-    insert, unless the key has no whole page. The cache copies nothing and never writes to a state: the
-    content of the slot stays until it is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are options of
-    another cache, and are ignored.
+    KV is cached by R3 and R4 in any case. An insert without a state caches KV alone, and never removes a
+    state; a later request may add a state. Without the claim `bare_inserts` there is no such insert, unless
+    the key has no whole page. The cache copies nothing and never writes to a state: the content of the slot
+    stays until the slot is free (E1). `prev_prefix_len` and `swa_evicted_seqlen` are options of another
+    cache, and are ignored.
 
     Why
     ---
     A recurrent state is the sum of all tokens so far. If it is stored at the end of a shorter prefix, tokens
-    are absorbed twice: answers of a warm server differ from those of a cold one, a little, and always alike.
-    That came of cutting the key to pages after the state was chosen. A flag that was raised by any ancestor's
-    state made callers free slots that the tree had just taken.
+    are absorbed twice: the answers of a warm server differ from those of a cold server, slightly, and always
+    in the same way. This happened where the key was cut to pages after the state was chosen. Where the flag
+    was true for any ancestor's state, callers freed slots that the tree had just taken.
 
     Choices
     -------
-    How a state is found from its path.
+    How a state is looked up by its path.
 
     Caller
     ------
@@ -68,11 +67,11 @@ def a_state_belongs_to_the_end_of_a_key(before: CacheModel, operation: Match, se
     Engines
     -------
     - sglang: the same rule of the final node (`sglang/srt/mem_cache/unified_cache/components/mamba.py`,
-      `commit_insert_component_data`). The key is cut to pages without a word (`unified_tree_core.py`,
-      `begin_insert`), so alignment is the scheduler's affair (`prepare_for_caching_req`). An empty key
-      answers that a state is there.
-    - vLLM: a state is a block of its own group, and registered under the hash of the tokens up to its end
-      (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
+      `commit_insert_component_data`). The key is silently cut to pages (`unified_tree_core.py`,
+      `begin_insert`), so the scheduler must align it (`prepare_for_caching_req`). For an empty key the answer
+      is that a state exists.
+      - vLLM: a state is a block of its own group, registered under the hash of the tokens up to its end
+        (`vllm/v1/core/single_type_kv_cache_manager.py`, `MambaManager`).
     - Megatron Core 0.16.1 caches no prefixes.
     """
     expected = before.ends.slots.get(seen.found.path)
@@ -109,20 +108,20 @@ def _a_node_ends_at_each_state(before: CacheModel, operation: Inspect, seen: See
 def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A prefix is usable if it ends at a state.
 
-    A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns
-    the longest usable one (R2): walks continue past places without a state, because a state may follow
-    further down.
+    A cached prefix is usable if there is a state at exactly its end, or if it is empty. A match returns the
+    longest usable prefix (R2): walks continue past places without a state, because a state may follow further
+    down.
 
     | field of the match | |
     | --- | --- |
-    | `slots`, `prefix_len`, `node_len` | those of the prefix that is returned |
+    | `slots`, `prefix_len`, `node_len` | those of the returned prefix |
     | `state` | the track slot of the state at its end; null for the empty prefix |
-    | `branching` | *k*, if that is more than `prefix_len`; else null. With the claim `branching` |
+    | `branching` | with the claim `branching`: *k*, if it is more than `prefix_len`; else null |
 
-    Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or
-    without. `branching` is there for the caller: KV is cached up to *k*, and a state would be useful there,
-    where this request diverges from the cached prefix. It computes that part again, and may leave its state
-    behind.
+    Here *k* is the length of the longest cached prefix of the key, in whole pages, with states or without.
+    `branching` is a hint for the caller: KV is cached up to *k*, and a state would be useful there, where
+    this request diverges from the cached prefix. The caller computes that part again, and may insert a state
+    there.
 
     With pages of one token, `a b c d` cached and one state at `b`:
 
@@ -133,13 +132,12 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
     | `a b c x` | 2 | that of `b` | 3 |
     | `x` | none | null | null |
 
-    Recency (R8) and hits (R10) are those of the returned prefix alone: here `c` stays as it was.
+    Only the returned prefix becomes recent (R8) and gets a hit (R10): here `c` does not change.
 
     Why
     ---
-    From KV without a state no recurrent layer can continue. A hit there would be a silent error, and a match
-    that stops at the first place without a state is a miss: prompts of more than two state intervals never
-    hit.
+    No recurrent layer can continue from KV without a state. A hit there would be a silent error. If a match
+    stops at the first place without a state, prompts of more than two state intervals never hit.
 
     Choices
     -------
@@ -147,16 +145,18 @@ def a_match_ends_at_a_state(before: CacheModel, operation: Match, seen: SeenMatc
 
     Caller
     ------
-    To copy the state out before it computes on: it belongs to the cache, and others use it.
+    To copy the state out before it continues to compute: the state belongs to the cache, and other requests
+    use it.
 
     Engines
     -------
-    - sglang: the same, over nodes (`components/mamba.py`, `create_match_validator`). Its branching length
-      is rounded down to the grid at which the model can make states
-      (`finalize_match_result_in_tree_core`): different where that is coarser than a page.
-    - vLLM searches from the end for one cached state block (`MambaManager.find_longest_cache_hit`), and
-      the kinds of layers agree on the shortest length (`vllm/v1/core/kv_cache_coordinator.py`,
-      `HybridKVCacheCoordinator.find_longest_cache_hit`). It shows how much longer another kind's hit was.
+    - sglang: the same, over nodes (`components/mamba.py`, `create_match_validator`). Its branching length is
+      rounded down to the grid at which the model can make states (`finalize_match_result_in_tree_core`):
+      different where that grid is coarser than a page.
+    - vLLM searches from the end for one cached state block (`MambaManager.find_longest_cache_hit`), and the
+      kinds of layers agree on the shortest length (`vllm/v1/core/kv_cache_coordinator.py`,
+      `HybridKVCacheCoordinator.find_longest_cache_hit`). The coordinator reports how much longer the hit of
+      another kind was.
     """
     found = seen.found
     if found.stored == len(found.slots):
@@ -189,21 +189,20 @@ def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen:
     There is always such a node, and a node without a state shows null.
 
     When a node with a state is split, the lower half ends where the whole ended, and keeps the state. The
-    upper half ends at a place where no state was taken, and has none, until one is inserted for exactly its
-    path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10): a hold at the
-    lower half protects the state there, and no other (M4).
+    upper half ends at a place where no state was taken, and has no state until one is inserted for exactly
+    its path. Its `state_lock_ref` begins at 0, though its `lock_ref` is that of the whole (R10): a hold at
+    the lower half protects only the state there (M4).
 
     Why
     ---
-    A state that moves up is stored at a wrong prefix: a match of the shorter prompt
-    resumes from a state that has seen more tokens. One that is named by both halves is freed twice. A
-    state lock that was copied to the upper half was never given back, so no state could be evicted there
-    any more.
+    A state that moves up is stored at a wrong prefix: a match of the shorter prompt resumes from a state that
+    has seen more tokens. A state that both halves name is freed twice. A state lock that was copied to the
+    upper half was never released, so no state there could be evicted any more.
 
     Choices
     -------
-    A cache that shows each page as a node splits nothing, so this cannot be tested: it says so
-    in its configuration (`splits`).
+    A cache that shows each page as a node splits nothing, so this law cannot be tested: the cache declares
+    this in its configuration (`splits`).
 
     Caller
     ------
@@ -232,42 +231,41 @@ def a_split_leaves_the_state_below(before: CacheModel, operation: Inspect, seen:
 def a_state_is_locked_at_its_node(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """A state is locked by the holds at exactly its node.
 
-    The lock count of a state is the number of holds at exactly the path at whose end it stands
-    (`state_lock_ref`, documented as `mamba_lock_ref`), and 0 where there is no state. Holds further down
-    lock the KV of this path (R6) and not its state. So a state's count is never larger than the lock
-    count of its node.
+    The lock count of a state is the number of holds at exactly the state's path (`state_lock_ref`, documented
+    as `mamba_lock_ref`), and 0 where there is no state. Holds further down lock the KV of this path (R6), but
+    not its state. So a state's count is never larger than the lock count of its node.
 
-    A state whose count is not 0 is never evicted (M5). The order does not matter: a state
-    that arrives where there are holds is protected by all of them at once, and the release of one takes
-    nothing from the others. A hold at a path without a state is allowed (`bare_holds`); without that claim
-    there is none. No token belongs to such holds.
+    A state whose count is not 0 is never evicted (M5). The order does not matter: a state that arrives at a
+    path with holds is protected by all of them at once, and the release of one hold does not affect the
+    others. With the claim `bare_holds` a hold at a path without a state is allowed; without the claim there
+    are no such holds. No hold has a token.
 
     | steps | lock count of the KV at `a` | count of the state at `a` |
     | --- | --- | --- |
     | insert `a` without a state, lock it | 1 | 0 |
     | insert `a` with a state | 1 | 1 |
-    | insert `a b`, lock that | 2 | 1 |
+    | insert `a b`, lock `a b` | 2 | 1 |
     | unlock `a` | 1 | 0 |
 
     Why
     ---
-    Between a match and the copy of the state, only the hold keeps the track slot from being reused. If the
-    count looks at the state's presence when the hold is taken and again when it is released, then a state
-    that arrives in between is not protected, and the release takes away the protection of another request.
+    Between a match and the copy of the state, only the hold keeps the track slot from being reused. If a lock
+    and a release each count only where a state is present, then a state that arrives in between is not
+    protected, and the release takes away the protection of another request.
 
     Choices
     -------
-    Whether it is counted or looked up in a table of holds.
+    Whether the number is counted or looked up in a table of holds.
 
     Caller
     ------
-    To hold the node that a match returned, and not one below it, while it needs the state.
+    To lock the node that a match returned, and not a node below, while it needs the state.
 
     Engines
     -------
-    - sglang 0.5.23: the same. Nodes without a state are counted too, and a state that arrives under a
-      lock is protected at once (`components/mamba.py`, `acquire_component_lock`; `unified_tree_core.py`,
-      `set_component_device_value`). In 0.5.15 it was not.
+    - sglang 0.5.23: the same. Nodes without a state are counted too, and a state that arrives under a lock is
+      protected at once (`components/mamba.py`, `acquire_component_lock`; `unified_tree_core.py`,
+      `set_component_device_value`). In 0.5.15 such a state was not protected.
     - vLLM: `ref_cnt` of the state's block.
     """
     ends = before.ends.slots
@@ -299,34 +297,34 @@ def _no_locked_state_goes(before: CacheModel, operation: Evict, seen: SeenEvict)
 def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """An eviction of states takes enough, the least recent first.
 
-    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
-    state if it has one. The second continues until at least *m* states are gone, those of the first phase
-    counted, or no state is left whose count is 0 (M4). It takes the least recent such state by the order
-    of R8, that of the page with the state. If there is a page below, the state goes alone, and
-    its KV stays. If not, the leaf goes with it.
+    `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves are removed, each with its
+    state if it has one. The second continues until at least *m* states are gone, including the states of the
+    first phase, or no state is left whose count is 0 (M4). It takes the least recent such state, by the
+    recency (R8) of the page with the state. If there is a page below, only the state is removed, and its KV
+    stays. Otherwise the leaf is removed with its state.
 
-    **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
-    page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in
+    **No bare leaves.** When a removal leaves a page as an unlocked leaf without a state, that page is
+    removed, too, and so on upwards, to a page that has a state, another child, or a lock. This applies in
     both phases, whatever the recency and even if enough is gone. It is required with the claim
-    `state_leaves`. It is about removals only: KV that was inserted without a state may be a leaf, until it
-    goes as a victim of the first phase, and a leaf that a release unlocks stays.
+    `state_leaves`, and only after removals: KV that was inserted without a state may stay a leaf until the
+    first phase removes it, and a leaf that a release unlocks stays.
 
-    - **Told right.** `states` is the number of all states that went, `full` the number of all tokens that
-      were removed. `swa` is 0.
-    - **Enough.** `states >= min(m, mamba_evictable_size before)`, and R5's for `full`.
-    - **Not too much.** With an order and `state_leaves` there is one right answer, wherever nodes end:
-      what is said above. With an order alone, each bare leaf goes or stays. Without an order,
-      there must be a victim among those taken without which there would be too little.
-    - Each state that goes is given back by `free_state`; a page never goes without its state (M7).
-    - Who claims `lone_states` evicts pages and states each by itself: a page may go and leave its state
-      behind, which goes later as any other. Then a state may be the victim that was needed wherever its
-      page is.
+    - **Right report.** `states` is the number of all removed states, `full` the number of all removed tokens.
+      `swa` is 0.
+    - **Enough.** `states >= min(m, mamba_evictable_size before)`, and for `full` the bound of R5.
+    - **Not too much.** With an order and `state_leaves` exactly one answer is right, as described above,
+      wherever nodes end. With an order alone, each bare leaf may be removed or stay. Without an order, one of
+      the victims could not have been left out.
+    - Each removed state is given back by `free_state`; a page is never removed without its state (M7).
+    - With the claim `lone_states` pages and states are evicted separately: a page may be removed while its
+      state stays, which is evicted later like any other state. Then a state may be the necessary victim
+      wherever its page is.
     - *m* <= 0 asks for nothing.
 
     Pages of one token; states at `b` and `d` of `a b c d`, one insert for each, `a b` first. Nothing is
     held.
 
-    | call | goes | `full` | `states` |
+    | call | removed | `full` | `states` |
     | --- | --- | --- | --- |
     | `evict(0, 1)` | the state at `b` | 0 | 1 |
     | `evict(0, 2)` | the state at `b`, then `d` with its state, then `c`, `b`, `a` | 4 | 2 |
@@ -334,13 +332,13 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     Why
     ---
-    States are few and large, and run out long before KV does. A server that cannot get one crashed,
-    instead of going on without. A leaf whose state is gone can never be matched; it fills the cache with KV
+    States are few and large, and run out long before KV does. A server that could not get a state crashed,
+    instead of continuing without. A leaf without its state can never be matched; it fills the cache with KV
     from which no request resumes.
 
     Choices
     -------
-    The order, where none is claimed. Whether bare leaves go, without `state_leaves`.
+    The order, where none is claimed. Whether bare leaves are removed, without `state_leaves`.
 
     Caller
     ------
@@ -348,10 +346,10 @@ def a_state_eviction_takes_just_enough(before: CacheModel, operation: Evict, see
 
     Engines
     -------
-    - sglang: the same two ways, of an internal node and of a leaf (`components/mamba.py`,
-      `_evict_device_next_node`). A leaf without a state stays, since full attention alone decides:
-      different, and why `state_leaves` is a claim of its own. `MambaRadixCache` of 0.5.15 removed it. A
-      match refreshes only the state that it returns (`refresh_lru`), and not those above: another order.
+    - sglang: the same, for an internal node and for a leaf (`components/mamba.py`,
+      `_evict_device_next_node`). A leaf without a state stays, since full attention alone decides: different,
+      and the reason why `state_leaves` is a claim. `MambaRadixCache` of 0.5.15 removed such a leaf. A match
+      refreshes only the returned state (`refresh_lru`), and not the states above: another order.
     - vLLM: state blocks and KV blocks are evicted from one queue, each by itself: `lone_states`.
     """
     cache, states = before.cache, seen.states.pages
@@ -386,19 +384,19 @@ def states_are_counted_one_by_one(before: CacheModel, operation: Evict, seen: Se
     | `available_track_slots` | track slots that are free (M7) |
     | `evictable_size`, `protected_size`, `total_size` | tokens of KV, with or without states |
 
-    A state is 1, however long the node is at whose end it stands. The result `states` of an eviction
-    counts in the same unit. All of them are recounts after every operation, like those of R7: after a
-    lock that protects a state, a release, a state that arrives under a hold, a removal with its KV. A
-    page may be locked while its state is evictable, by a hold further down.
+    A state counts 1, whatever the length of its node. The result `states` of an eviction has the same unit.
+    All sizes are recounts after every operation, like the sizes of R7: after a lock that protects a state, a
+    release, a state that arrives under a hold, a removal with its KV. A hold further down may lock a page
+    whose state is evictable.
 
     Why
     ---
-    A counter that adds a node's tokens, and subtracts a state, tells 9 evictable and 1 protected for one
+    A counter that adds a node's tokens, and subtracts a state, reports 9 evictable and 1 protected for one
     state on ten tokens. The scheduler then waits for states that do not exist, or evicts for ever.
 
     Choices
     -------
-    Which of them are reported, and how they are kept.
+    Which sizes are reported, and how they are kept.
 
     Caller
     ------
@@ -406,8 +404,8 @@ def states_are_counted_one_by_one(before: CacheModel, operation: Evict, seen: Se
 
     Engines
     -------
-    - sglang: `component_evictable_size_` and `component_protected_size_` of the component count the
-      indices of its value, which is one for each state (`components/mamba.py`, `acquire_component_lock`).
+    - sglang: `component_evictable_size_` and `component_protected_size_` of the component count the indices
+      of its value, one for each state (`components/mamba.py`, `acquire_component_lock`).
     - vLLM counts blocks of all groups in one number (`BlockPool.get_num_free_blocks`).
     """
     told = seen.told_states
@@ -418,43 +416,46 @@ def states_are_counted_one_by_one(before: CacheModel, operation: Evict, seen: Se
 def a_track_slot_is_freed_once(before: CacheModel, operation: Reset, seen: SeenReset) -> Found:
     """A track slot has one owner, and is freed once.
 
-    The configuration's `track_slots` says how many **track slots** there are, places for one state each.
-    Which numbers they have is open. Each is free, or the caller's, or the cache's at exactly one path.
+    The configuration's `track_slots` is the number of **track slots**, places for one state each. Their
+    numbers are not prescribed. Each is free, or the caller's, or the cache's at exactly one path.
 
-    - `alloc_track` hands out a free one, or answers `no_room` and changes nothing (X4). It evicts
-      nothing. `free_track` takes one back from the caller.
-    - An insert moves one from the caller to the cache, or leaves it (M1). It frees none, also where the
-      state was there already.
-    - An eviction gives back each state that it takes, by an effect
-      `{"call": "free_state", "slots": [slot]}`, and each slot once. A removed page's state goes with it.
-      A state goes alone only by M5. With the claim `lone_states` it may stay, owned by the cache and counted,
-      without a page; nothing is found there (M2) until the page is cached again, with the state at its end.
+    - `alloc_track` hands out a free track slot, or answers `no_room` and changes nothing (X4). It evicts
+      nothing. `free_track` takes a track slot back from the caller.
+    - An insert moves a track slot from the caller to the cache, or leaves it with the caller (M1). It frees
+      no track slot, also where a state was there already.
+    - An eviction gives back each state that it takes, by an effect `{"call": "free_state", "slots": [slot]}`,
+      and each slot once. A page is removed with its state. A state is removed alone only by M5. With the
+      claim `lone_states` a state may stay without its page, owned by the cache and counted; no match finds
+      this state (M2) until the page is cached again, with the state at its end.
     - A reset gives all states back (X7). If the pool of states refuses one of these calls, all others are
       still made, and the refused slot then belongs to the caller, who frees it later.
     - If the pool of states refuses a call of an eviction, the states taken by then are gone, and all others
-      are still cached (X2). A page whose state was taken is a page without a state.
+      are still cached (X2). A page whose state was taken stays cached without a state.
 
-    `available_track_slots` is `track_slots` without those of the caller and of the cache, after every
-    operation.
+    After every operation, `available_track_slots` is `track_slots` minus the track slots of the caller and of
+    the cache.
 
     Why
     ---
-    A track slot with two owners is overwritten by one request while another resumes from it. One with
-    none is gone until the server restarts, and there are few: requests that were aborted in the queue, or
-    whose state another request had cached meanwhile, leaked them until a leak check ended the process.
+    A track slot with two owners is overwritten by one request while another resumes from it. A track slot
+    without an owner is lost until the server restarts, and there are few. Requests that were aborted in the
+    queue, or whose state another request had cached meanwhile, leaked track slots until a leak check ended
+    the process.
 
     Choices
     -------
-    Which free slot is handed out. Numbers. The order in which the states of one eviction go back.
+    Which free slot is handed out. The numbers of slots. The order in which the states of one eviction are
+    given back.
 
     Caller
     ------
-    To free every slot that it took and no insert adopted, at every exit (E3). It writes only to its own.
+    To free, at every exit (E3), every slot that it took and that no insert adopted. To write only to its own
+    slots.
 
     Engines
     -------
-    - sglang: slots of a `MambaSlotAllocator` (`sglang/srt/mem_cache/allocator/mamba.py`); the request
-      hands its slot to the tree, and frees it where `mamba_exist` is told (`components/mamba.py`,
+    - sglang: slots of a `MambaSlotAllocator` (`sglang/srt/mem_cache/allocator/mamba.py`); the request hands
+      its slot to the tree, and frees the slot where `mamba_exist` is true (`components/mamba.py`,
       `cleanup_after_caching_req`).
     - vLLM: a state is a block with a reference count, which may outlive the blocks with its KV:
       `lone_states`.
@@ -506,16 +507,16 @@ def _none_is_handed_out(before: CacheModel, operation: AllocTrack, seen: SeenSlo
 def lists_order_their_members(before: CacheModel, operation: Inspect, seen: SeenLook) -> Found:
     """The two lists order exactly their members by recency.
 
-    It is about caches that have two lists of nodes and show them (`lru_lists`, with `inspect`):
-    `full_lru` has every node but the root, `mamba_lru` every node with a state. Each is shown as ids,
-    **most recent first**, in the order of R8: by the number of the last match or insert that used the
-    node's last page, and within one use by depth. The deeper node is the more recent one. No member is
-    missing and none is there twice.
+    This law is about caches that have two lists of nodes and show them (`lru_lists`, with `inspect`):
+    `full_lru` has every node but the root, `mamba_lru` every node with a state. Each is shown as ids, **most
+    recent first**, in the order of R8: by the number of the last match or insert that used the node's last
+    page, and within one use by depth, where the deeper node is more recent. Each member is in its list
+    exactly once.
 
-    So a match or an insert moves all nodes of its path to the front, the end of the path foremost; a
-    split puts the upper half, unless it was just used, directly behind the lower one; locks and evictions
-    move nothing. A state that arrives enters `mamba_lru` at the place of its node, which is in front,
-    since that insert has just used it.
+    So a match or an insert moves all nodes of its path to the front, with the end of the path first. A split
+    puts the upper half, unless it was just used, directly behind the lower half. Locks and evictions move
+    nothing. A new state enters `mamba_lru` at the place of its node, which is at the front, since the insert
+    has just used the node.
 
     | step | `full_lru` | `mamba_lru` |
     | --- | --- | --- |
@@ -526,20 +527,20 @@ def lists_order_their_members(before: CacheModel, operation: Inspect, seen: Seen
     | match `a b` | 1, 3, 2 | 1, 3, 2 |
 
     The documented class `LRUList` also has: `len`, `in` and walks from both ends that agree; sentinels as
-    `head` and `tail`; a `UsageError` for inserting a member again and for removing or touching a node
-    that is none; `touch_node_and_parents_mru`, which passes over ancestors that are no members and stops
-    before the root; `get_lru_leaf_unlocked` and `get_lru_unlocked`, the least recent member that
-    qualifies. No outcome shows these.
+    `head` and `tail`; a `UsageError` for inserting a member again and for removing or touching a node that is
+    no member; `touch_node_and_parents_mru`, which skips ancestors that are no members and stops before the
+    root; `get_lru_leaf_unlocked` and `get_lru_unlocked`, the least recent member that qualifies. No outcome
+    shows these.
 
     Why
     ---
-    With two sources of recency, times on nodes and places in lists, some path updates only one of them.
-    Servers with a self-check stopped minutes after their start; and engines without it evicted states just
-    used.
+    With two sources of recency, times on nodes and places in lists, some code path updates only one of them.
+    Servers with a self-check stopped minutes after their start; engines without this check evicted states
+    that had just been used.
 
     Choices
     -------
-    Everything, without the claim `lru_lists`: order can be kept by times, heaps or one list.
+    Without the claim `lru_lists`, everything: the order can be kept by times, heaps or one list.
 
     Caller
     ------
@@ -547,10 +548,10 @@ def lists_order_their_members(before: CacheModel, operation: Inspect, seen: Seen
 
     Engines
     -------
-    - sglang: one list for each kind but full attention, which goes by times (`unified_tree_core.py`,
-      `UnifiedLRUList`). Members are nodes with a value of that kind. A match moves one state to the
-      front, and not those above it (`components/mamba.py`, `refresh_lru`); a split puts the upper half
-      next to the lower: different.
+    - sglang: one list for each kind but full attention, which uses times (`unified_tree_core.py`,
+      `UnifiedLRUList`). Members are nodes with a value of that kind. A match moves one state to the front,
+      and not the states above (`components/mamba.py`, `refresh_lru`); a split puts the upper half next to the
+      lower half: different.
     - vLLM: one queue of free blocks (`FreeKVCacheBlockQueue`).
     """
     ends, shown = before.ends, seen.result

@@ -32,13 +32,13 @@ from pymllm.oracle.models.slot_ownership import Owner
 def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: SeenMatch) -> Found:
     """A prefix is usable if its last window is alive.
 
-    Let *W* be the configuration's `window`, in tokens. A cached prefix is **usable** if all of its pages
-    are alive, or if so many pages at its end are alive, without a gap, that they have at least *W*
-    tokens. In pages: the last ceil(*W* / `page_size`) of them, or all. Whether pages before these are
-    dead does not matter. The empty prefix is usable.
+    Let *W* be the configuration's `window`, in tokens. A cached prefix is **usable** if all of its pages are
+    alive, or if the live pages at its end, without a gap, have at least *W* tokens. In pages: the last
+    ceil(*W* / `page_size`) of them, or all. Pages before these may be dead. The empty prefix is usable.
 
-    A match returns the longest cached prefix that is usable (R2): its slots, the dead pages' among them.
-    It must look at every prefix. Dead pages make one prefix unusable, and a longer one usable again.
+    A match returns the longest cached prefix that is usable (R2), with all of its slots, dead pages included.
+    It must check every prefix: dead pages may make one prefix unusable, while a longer prefix is usable
+    again.
 
     With pages of one token and *W* = 3, cached as `a` to `g`, where `b` and `e` are dead:
 
@@ -53,13 +53,13 @@ def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: S
     | `a b c d e f g` | 2 | no |
     | the same with `h`, alive | 3 | yes |
 
-    So a match of `a b c d e f g` returns `a`, and one of `a b c d e f g h` returns all eight.
+    So a match of `a b c d e f g` returns `a`, and a match of `a b c d e f g h` returns all eight.
 
     Why
     ---
-    Layers with a window read the last *W* tokens, and a dead one has nothing to read there: its half has
-    another owner. A hit on such a prefix gives wrong answers without any error. A cache that set its count of
-    live tokens back at the wrong place accepted matches that end just behind a gap; a cache that refuses too
+    Layers with a window read the last *W* tokens, and a dead token has nothing to read there: its half has
+    another owner. A hit on such a prefix gives wrong answers without any error. A cache that reset its count
+    of live tokens at the wrong place accepted matches that end just after a gap; a cache that refuses too
     much recomputes whole conversations.
 
     Choices
@@ -68,12 +68,12 @@ def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: S
 
     Caller
     ------
-    To pass the whole key: the cache cannot find pages behind a shorter one.
+    To pass the whole key: the cache cannot find pages beyond the end of a shorter key.
 
     Engines
     -------
-    - sglang: the same rule, node by node; a validator counts live tokens since the last gap and begins
-      with infinity, so that a path without a gap is usable
+    - sglang: the same rule, node by node; a validator counts live tokens since the last gap and begins at
+      infinity, so that a path without a gap is usable
       (`sglang/srt/mem_cache/unified_cache/components/swa.py`, `create_match_validator`).
     - vLLM looks from the end for ceil((*W* - 1) / block) cached blocks in a row, or for all from the
       start (`vllm/v1/core/single_type_kv_cache_manager.py`, `SlidingWindowManager`): one token less,
@@ -90,33 +90,33 @@ def a_prefix_needs_its_last_window(before: CacheModel, operation: Match, seen: S
 def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """A tombstone frees its SWA half and keeps the full one.
 
-    A page that loses its window becomes a **tombstone**, it is **dead**. It stays cached: with its slots,
-    its place, its holds and its recency, and it counts in `total_size`, in `evictable_size` or
-    `protected_size`, and in `prefix_len` of an insert. It counts in no size of S6.
+    A page that loses its window becomes a **tombstone**: it is **dead**. It stays cached, with its slots, its
+    place, its holds and its recency. It counts in `total_size`, in `evictable_size` or `protected_size`, and
+    in `prefix_len` of an insert, but in no size of S6.
 
-    Over a pool with SWA halves (`pool` is `swa`), tombstoning gives the halves of the page's slots back
-    by `free_swa`: an effect `{"call": "free_swa", "slots": [...]}`, whose slots are those of the page,
-    not the numbers of the halves. A page dies as a whole, so all of its slots are named, each once. Their
-    full halves are not freed. When the page is removed later, `free` names its slots, and gives back their
-    full halves. A page that is alive when it is removed needs no `free_swa`, since `free` gives back both
-    halves.
+    Over a pool with SWA halves (`pool` is `swa`), tombstoning gives the halves of the page's slots back by
+    `free_swa`: an effect `{"call": "free_swa", "slots": [...]}`, whose slots are the page's slots, not the
+    numbers of the halves. A page dies as a whole, so all of its slots are named, each once. Their full halves
+    are not freed. When the page is removed later, `free` names its slots, and gives back their full halves. A
+    page that is alive when it is removed needs no `free_swa`, since `free` gives back both halves.
 
-    So over such a pool, of the slots that the cache owns exactly those of live pages have a half
-    (`read_halves` tells). Over a pool without halves, and without a pool, a page is dead because the
-    cache says so: no call is made for it. It must be the same in everything else.
+    So over such a pool, a slot that the cache owns has a half if and only if its page is alive (`read_halves`
+    shows this). Over a pool without halves, and without a pool, the cache alone records that a page is dead,
+    and makes no call. In everything else such a page must behave the same.
 
-    Where windows are followed, an insert may tombstone pages, too: new ones, revived ones, or any others.
+    Where windows are followed, an insert may tombstone pages, too: new pages, revived pages, or any others.
 
     Why
     ---
-    Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool,
-    and nothing can be admitted; halves given back twice belong to two requests. A full half that goes
-    with them is KV that the full layers still read.
+    Most of a long prompt is outside every window. Halves that are not given back fill the smaller pool, and
+    nothing can be admitted; halves given back twice belong to two requests. If a full half is freed with
+    them, KV is lost that the full layers still read.
 
     Choices
     -------
-    In how many calls of `free_swa` the halves of one eviction go back, unless `call_order` is claimed
-    (X2). A page that is tombstoned and removed by one eviction may be named by both calls, except then.
+    The number of calls of `free_swa` that give back the halves of one eviction, unless `call_order` is
+    claimed (X2). Without that claim, a page that one eviction tombstones and removes may be named by both
+    calls.
 
     Caller
     ------
@@ -124,10 +124,10 @@ def a_tombstone_frees_its_half(before: CacheModel, operation: Evict, seen: SeenE
 
     Engines
     -------
-    - sglang: an internal node loses the value of its SWA component and keeps the full one; the full
-      indices are what `free_swa` is called with (`components/swa.py`, `evict_component`).
-    - vLLM: each kind of layer has blocks of its own, so there is nothing to halve. A block of a group
-      with a window that fell out of it is freed, and its place in the request's table is a null block
+    - sglang: an internal node loses the value of its SWA component and keeps the full value; `free_swa` is
+      called with the full indices (`components/swa.py`, `evict_component`).
+    - vLLM: each kind of layer has blocks of its own, so no block has halves. In a group with a window, a
+      block that left the window is freed, and its place in the request's table gets a null block
       (`SingleTypeKVCacheManager.remove_skipped_blocks`).
     """
     return (before.has_halves and seen.taken is not None and len(seen.taken.tombstoned) > 0) or None
@@ -177,28 +177,27 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
     """A window eviction takes enough, the least recent first.
 
     `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*. The second continues until at
-    least *m* live tokens are gone, those of the first phase counted, or nothing evictable is left: it takes
-    the least recent live page (R8) that is in no hold's window (S6). A page with a page below it is
-    tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase asks for tokens
-    of any kind and may stop at dead pages; the second never takes a dead page but by S4.
+    least *m* live tokens are gone, including the live tokens of the first phase, or nothing evictable is
+    left: it takes the least recent live page (R8) that is in no hold's window (S6). A page with a page below
+    it is tombstoned (S2). A leaf is removed, and dead pages above it with it (S4). The first phase counts
+    tokens of any kind and may stop at dead pages; the second takes a dead page only by S4.
 
-    - **Told right.** `swa` is the number of live tokens that went in both phases, removed or tombstoned,
-      each counted once. `full` is the number of all tokens that were removed, in both phases and by S4.
-    - **Enough.** `swa >= min(m, swa_evictable_size before)`, and R5's for `full`.
-    - **Not too much.** As in R5: without the last victim there would be too little of something. A page
-      that is locked, but in no hold's window, is a victim like others; it is tombstoned, and never
-      removed.
+    - **Right report.** `swa` is the number of live tokens that were removed or tombstoned in both phases,
+      each counted once. `full` is the number of all removed tokens, in both phases and by S4.
+    - **Enough.** `swa >= min(m, swa_evictable_size before)`, and for `full` the bound of R5.
+    - **Not too much.** As in R5: without the last victim one of the two amounts would be too small. A page
+      that is locked, but in no hold's window, is a victim like others; it is tombstoned, and never removed.
     - *m* <= 0 asks for nothing. Without a window *m* is ignored, and `swa` is 0.
 
     **Where the last victim stops**, with the claim of an order (R5). In a tree the node dies as a whole. So
-    once enough is gone, the second phase may go on from the page that it tombstoned last to the one below
-    it, again and again, as long as that page is the least recent live one that no window covers, was last
-    used by the same operation, has the same lock count, and the upper page had no other child when the
-    call began. That may go down to the leaf, which is then removed with all the dead pages above it.
-    Where nodes are shown, there is no choice.
+    once enough tokens are gone, the second phase may continue from the page that it tombstoned last to the
+    page below, again and again. That page must be the least recent live page that no window covers, was last
+    used by the same operation, and has the same lock count; the upper page had no other child when the call
+    began. This may continue down to the leaf, which is then removed with all the dead pages above it. Where
+    nodes are shown, there is no choice.
 
-    Pages of two tokens, *W* = 4; one insert of `1 2 3 4 5 6 7 8`, nothing held, `evict(0, 4)`. The pages
-    have equal numbers, so the one nearest to the root is the least recent.
+    Pages of two tokens, *W* = 4; one insert of `1 2 3 4 5 6 7 8`, nothing held, `evict(0, 4)`. The pages have
+    equal numbers, so the page nearest to the root is the least recent.
 
     | allowed | tombstoned | removed | `full` | `swa` |
     | --- | --- | --- | --- | --- |
@@ -206,16 +205,17 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
     | one page more | `1 2`, `3 4`, `5 6` | | 0 | 6 |
     | a tree with one node | | all four | 8 | 8 |
 
-    Where windows are **followed**, a cache takes the windows that it likes, and with them the leaves that
-    it likes; *not too much* is asked, of pages, only where *m* <= 0. Its `swa` is *told right*, and it is
-    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` that it told before. The two window
-    sizes reported afterwards add up to the tokens of all live pages.
+    Where windows are **followed**, a cache may take any windows, and with them any leaves. *Not too much* is
+    required, for pages, only where *m* <= 0. The *report* of `swa` must be *right*, and `swa` must be
+    *enough*: `swa >= min(m, s)`, where *s* is the `swa_evictable_size` reported before. The two window sizes
+    reported afterwards add up to the tokens of all live pages.
 
     Why
     ---
-    The pool of halves is the small one and runs out first; a scheduler that needs *m* tokens and gets fewer
-    cannot admit. Engines crashed on a leaf that was locked but outside of every window, or skipped it and
-    freed too little. One counted the length of a dead leaf as window memory and so stopped too early.
+    The pool of halves is the smaller pool and runs out first; a scheduler that needs *m* tokens and gets
+    fewer cannot admit requests. Engines crashed on a leaf that was locked but outside of every window, or
+    skipped this leaf and freed too little. One engine counted the length of a dead leaf as window memory and
+    so stopped too early.
 
     Choices
     -------
@@ -223,15 +223,15 @@ def a_window_eviction_takes_just_enough(before: CacheModel, operation: Evict, se
 
     Caller
     ------
-    To ask for both amounts at once where both pools are short. A windowed cache over a pool without
-    halves, or over none, is asked only where it claims an order: no call shows the dead pages.
+    To ask for both amounts at once where both pools are short. A windowed cache over a pool without halves,
+    or without a pool, gets evictions only where it claims an order: no call shows the dead pages.
 
     Engines
     -------
     - sglang: the same two walks, by lists for each kind of memory, over whole nodes (`components/swa.py`,
       `_evict_device_next_node`). A match refreshes only the nodes near the end, of about a window and a
       page (`refresh_lru`): another order.
-    - vLLM: not applicable; blocks of all groups stand in one queue (`BlockPool.free_block_queue`).
+    - vLLM: not applicable; blocks of all groups are in one queue (`BlockPool.free_block_queue`).
     """
     cache, size = before.cache, before.page_size
     told, tombstoned = seen.swa, seen.tombstoned
@@ -277,33 +277,32 @@ def _no_more_windows_go_than_needed(before: CacheModel, operation: Evict, seen: 
 def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -> Found:
     """Every leaf is alive.
 
-    After each operation no dead page is without a page below it. Inserts cannot make such a leaf, since
-    the last page of a key is alive if the key is usable, and S7 refuses all others. Tombstoning cannot,
-    since only pages with a page below are tombstoned (S3). The rest is the removal of a leaf: if the
-    page above it is dead and has no other child, it goes too, in the same call, and so on upwards, to the
-    first page that is alive or has another child.
+    After each operation every dead page has a page below it. Inserts cannot make a dead leaf, since the last
+    page of a key is alive if the key is usable, and S7 refuses all other keys. Tombstoning cannot make one
+    either, since only pages with a page below are tombstoned (S3). Only the removal of a leaf remains: if the
+    page above it is dead and has no other child, that page is removed in the same call, too. This continues
+    upwards to the first page that is alive or has another child.
 
     These pages are removed like any other: their slots are freed, they count in `full` (and not in `swa`,
-    since they had no live tokens), and they are called back. They are removed whatever their recency, and
-    also if enough is already gone. They cannot be locked: a hold needs its window alive, so it is never at a
-    dead page, and a page below would be locked as well.
+    since they had no live tokens), and there are callbacks for them. They are removed whatever their recency,
+    and also if enough is already gone. They cannot be locked: a hold needs a live window, so it is never at a
+    dead page, and a hold further down would lock a page below.
 
-    Pages of one token, *W* = 2, `a b c d`, of which `b` and `c` are dead. `evict(1)`: `d` goes, then `c`
-    and `b` with it. `a` stays. `full` is 3, `swa` is 1.
+    Pages of one token, *W* = 2, `a b c d`, of which `b` and `c` are dead. `evict(1)` removes `d`, and with it
+    `c` and `b`. `a` stays. `full` is 3, `swa` is 1.
 
     Why
     ---
-    A dead leaf is of no use: no match can end at it. But it keeps its full slots, and a cache whose
-    leaves are dead looks full and never hits. Engines ran the cascade after one kind of eviction and not
-    after the other.
+    A dead leaf is useless: no match can end there. But it keeps its full slots, and a cache with dead leaves
+    looks full and never hits. Engines ran the cascade after one kind of eviction and not after the other.
 
     Choices
     -------
-    Whether the pages go at once or when the victims have been chosen. The order of the calls (X2).
+    Whether the pages are removed at once or after all victims are chosen. The order of the calls (X2).
 
     Caller
     ------
-    Nothing. More may be removed than requested, and `full` says so.
+    Nothing. More tokens may be removed than requested, and `full` counts them all.
 
     Engines
     -------
@@ -327,29 +326,29 @@ def every_leaf_is_alive(before: CacheModel, operation: Evict, seen: SeenEvict) -
 def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode) -> Found:
     """A hold locks exactly its window, and its token releases exactly that.
 
-    A hold at a path of *L* tokens locks the whole path (R6), and the **window** of the hold besides: the
-    pages that have one of the last *W* tokens. It begins at the **edge**, *E* = max(0, *L* - *W*) rounded
-    down to a whole page. The page that begins at *E* is the **edge page**. All pages from *E* to *L* have
-    one window lock more (S6), pages before *E* none.
+    A hold at a path of *L* tokens locks the whole path (R6), and also the **window** of the hold: the pages
+    with any of the last *W* tokens. The window begins at the **edge**, *E* = max(0, *L* - *W*) rounded down
+    to a whole page. The page that begins at *E* is the **edge page**. All pages from *E* to *L* get one more
+    window lock (S6), pages before *E* get none.
 
-    - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. That happens where a page
-      died since the step that returned it.
-    - **Token**, with the claim `hold_tokens`. `lock` answers a token, a number or a string. It is null if
-      and only if *E* is 0, that is if the window, in whole pages, covers the whole path. Otherwise it
-      stands for the edge page. Of two holds that are outstanding, tokens are equal if and only if their
-      edge pages are the same page, of the same path. So all holds at one path have one token, and holds
-      at two paths may share one.
+    - **Refused.** A hold at a prefix that is not usable (S1) is a `ValueError`. This happens if a page has
+      died since the step that returned the prefix.
+    - **Token**, with the claim `hold_tokens`. `lock` answers with a token, a number or a string. The token is
+      null if and only if *E* is 0, that is, if the window, in whole pages, covers the whole path. Otherwise
+      it stands for the edge page. Two outstanding holds have equal tokens if and only if their edge pages are
+      the same page, of the same path. So all holds at one path have one token, and holds at two paths may
+      share a token.
     - **Release.** `unlock` passes the token of the hold, null where it was null. It removes exactly the locks
-      of that hold, even if pages were split, inserted, revived or evicted in between. Any other token, or
-      none in its place, is a `LockError` and changes nothing. Stale nodes and holds that are not there are
-      noticed first (R6).
-    - **Nodes**, for the same. Where nodes are shown, a node begins at *E*: taking the hold splits one if
-      need be. This **edge node** shows the token as its `boundary`, and no other node shows the token of a
+      of that hold, even if pages were split, inserted, revived or evicted in between. Any other token, or a
+      missing token, is a `LockError` and changes nothing. Stale nodes and missing holds are noticed first
+      (R6).
+    - **Nodes**, with the same claim. Where nodes are shown, a node begins at *E*: the lock splits a node if
+      necessary. This **edge node** shows the token as its `boundary`, and no other node shows the token of a
       hold. If the edge node is split, its upper half has the boundary (R10). When no hold has the token any
-      more, the node may show anything.
+      more, the node may show any value.
 
     Where windows are **followed**, a hold locks at least its window: until the release none of these pages
-    loses its halves, to an eviction, to an insert, or in any other way. Nobody takes a hold at a prefix
+    loses its halves, through an eviction, an insert, or in any other way. No caller takes a hold at a prefix
     that is not usable.
 
     Pages of two tokens, *W* = 5, one path of twelve tokens:
@@ -361,32 +360,32 @@ def a_hold_locks_its_window(before: CacheModel, operation: Lock, seen: SeenNode)
     | 8 | 3 | 2 | 2 to 8 | `x`, of page 2 to 4 |
     | 12 | 7 | 6 | 6 to 12 | `y`, of page 6 to 8 |
 
-    With the last two holds alone, page 6 to 8 has two window locks and page 0 to 2 has none. So that one
-    may die, though the whole path is locked and no page of it can be removed.
+    With the last two holds alone, page 6 to 8 has two window locks and page 0 to 2 has none. So page 0 to 2
+    may die, though the whole path is locked and none of its pages can be removed.
 
     Why
     ---
-    A request needs the halves of its last window, and no others. Locking more keeps the small pool full;
-    locking less lets a running request read halves of another request. Releases without the token walked on
-    to the root and took other requests' window locks; ids that a split moved twice, or to neither half,
-    stopped servers hours later with an assertion on every rank.
+    A request needs only the halves of its last window. If more is locked, the small pool stays full; if less
+    is locked, a running request reads halves of another request. Releases without the token continued to the
+    root and took other requests' window locks; ids that a split moved twice, or to neither half, stopped
+    servers hours later with an assertion on every rank.
 
     Choices
     -------
-    The form of a token, and how a release finds its pages: by a mark on a node, or in a table of holds. A
-    cache without a tree can use the number of the edge page, which no other page ever has.
+    The form of a token. How a release finds its pages: by a mark on a node, or in a table of holds. A cache
+    without a tree can use the number of the edge page, which no other page ever has.
 
     Caller
     ------
-    To keep the token with the hold and pass it back. To hold a prefix that was just matched or inserted.
+    To keep the token with the hold and pass it back. To lock only a prefix that was just matched or inserted.
 
     Engines
     -------
-    - sglang locks whole nodes upwards until *W* tokens are covered, and marks the last with an id
+    - sglang locks whole nodes upwards until *W* tokens are covered, and marks the last node with an id
       (`components/swa.py`, `acquire_component_lock`, `release_component_lock`). Fresh leaves are split so
-      that they cover one window (`_maybe_split_leaf_for_swa_lock`), but a hold splits nothing: it may
-      lock more.
-    - vLLM: not applicable; a request has references to the blocks of its window only.
+      that they cover one window (`_maybe_split_leaf_for_swa_lock`), but a hold splits nothing, so it may lock
+      more.
+      - vLLM: not applicable; a request has references to the blocks of its window only.
     """
     cache, hold, token = before.cache, seen.hold, seen.token
     if cache.window is None or hold is None:
@@ -469,32 +468,32 @@ def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenL
     """Window lock references count the holds that cover a page.
 
     The window lock count of a page (`swa_lock_ref` of its node) is the number of outstanding holds whose
-    window (S5) has the page. It is never larger than the lock count of R6, and 0 on a dead page: a window
-    is alive when it is taken, and stays alive while it is held. A page whose count is not 0 is neither
-    tombstoned nor removed. A page that is revived under a hold (S7) gets no count from holds whose window
-    does not cover it.
+    window (S5) contains the page. It is never larger than the lock count of R6, and is 0 on a dead page: a
+    window is alive when it is locked, and stays alive while it is held. A page whose count is not 0 is
+    neither tombstoned nor removed. A page that is revived under a hold (S7) gets no count from holds whose
+    window does not cover it.
 
     | size | tokens of |
     | --- | --- |
     | `swa_evictable_size` | live pages with count 0 |
     | `swa_protected_size` | live pages with another count |
 
-    They are recounts after each operation, like those of R7. A page with two holds counts once. A page
-    may be locked, so that its tokens are in `protected_size`, and have no window lock, so that they are
-    in `swa_evictable_size`. Without a window both sizes are 0, or are not told.
+    They are recounts after each operation, like the sizes of R7. A page with two holds counts once. A locked
+    page without a window lock counts in `protected_size` and in `swa_evictable_size`. Without a window both
+    sizes are 0, or are not reported.
 
     Over a pool with halves `swa_available_size` and `full_available_size` are the free tokens of each kind,
     and `available_size` is the smaller (A7).
 
     Why
     ---
-    Admission of a windowed model counts halves. Counters that move on the wrong side of a change, or that
-    look at a tombstone when the lock is taken and again when it is released, go below zero, or protect unheld
-    pages for ever. A count copied from another request's window lets live halves go.
+    Admission of a windowed model counts halves. If a counter moves before a change instead of after it, or
+    tests for a tombstone both at the lock and at the release, it goes below zero, or protects unheld pages
+    for ever. With a count copied from another request's window, live halves are freed.
 
     Choices
     -------
-    How it is counted. `inspect` leaves out counts that are not kept.
+    How holds are counted. `inspect` leaves out counts that are not kept.
 
     Caller
     ------
@@ -502,9 +501,10 @@ def window_locks_count_holds(before: CacheModel, operation: Inspect, seen: SeenL
 
     Engines
     -------
-    - sglang counts on each node from the held one to the marked one, dead ones included, so that the release
-      need not remember the skipped nodes (`components/swa.py`, `acquire_component_lock`); nodes count as a
-      whole. Sizes are those of nodes with a value: `component_evictable_size_`, `component_protected_size_`.
+    - sglang counts on each node from the held node to the marked node, dead nodes included, so that the
+      release need not remember the skipped nodes (`components/swa.py`, `acquire_component_lock`); nodes count
+      as a whole. Only nodes with a value count in sizes: `component_evictable_size_`,
+      `component_protected_size_`.
     - vLLM: `ref_cnt` of each block of the group with the window.
     """
     cache = before.cache
@@ -532,16 +532,16 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
 
     `insert(key, slots, prev_prefix_len=p, swa_evicted_seqlen=e)`. The caller declares that its first *p*
     tokens are its matched prefix, and that it has returned the SWA halves of its first *e* slots already.
-    Both count in tokens of the key, the tail included, and are 0 if they are not told. Let *c* be
-    `prefix_len` (R3). Refused with a `ValueError` is
+    Both count tokens of the key, the tail included, and are 0 by default. Let *c* be `prefix_len` (R3). These
+    values are refused with a `ValueError`:
 
     - *p* or *e* below 0 or beyond the length of the key, whether there is a window or not;
     - with a window, *p* rounded down to whole pages beyond *c*, or *e* that is not a multiple of
       `page_size`.
 
-    Without a window both mean nothing else. A cache with states ignores them (M1).
+    Without a window both have no other meaning. A cache with states ignores them (M1).
 
-    **Page by page.** Let a page of the key begin at *t*, and have the incoming slots *s*.
+    **Page by page.** A page of the key begins at *t*, and its incoming slots are *s*.
 
     | the page is | and | then | `adopted` | effect |
     | --- | --- | --- | --- | --- |
@@ -554,22 +554,22 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
     | cached, dead | locked, pool with halves | keeps its slots, halves of *s*, alive | no | `move_swa` |
     | cached, dead | locked, any other pool, or none | stays, dead | no | |
 
-    The first row that fits decides. *Locked* is R6's word: a hold anywhere at or below. `move_swa` names
-    the incoming slots in `slots` and, pair by pair, the cached ones in `target`; the incoming slots stay
-    the caller's, without halves. Displaced slots go back to the pool, if there is one, in the same call,
-    and `free` of them gives back nothing else. All moves come before all frees.
+    The first row that fits decides. *Locked* has R6's meaning: there is a hold at the page or below it.
+    `move_swa` names the incoming slots in `slots` and, pair by pair, the cached slots in `target`; the
+    incoming slots stay the caller's, without halves. Displaced slots go back to the pool, if there is a pool,
+    in the same call, and their `free` gives back nothing else. All moves come before all frees.
 
-    **All or nothing.** If the key, in whole pages, would not be usable (S1) after all this, then the
-    insert is **refused whole**. That is no error: it answers `prefix_len` *c* and no `adopted`, nothing
-    is cached, moved, freed or split, and nothing becomes recent. `node_len` is the longest cached prefix
-    of the key that is usable; where nodes are shown it is the deepest such place at which a node ends,
-    and it may be 0. A cache without nodes may answer with any cached prefix of the key that is usable, or
-    leave it out.
+    **All or nothing.** If the key, in whole pages, would not be usable (S1) afterwards, the insert is
+    **refused whole**. This is no error: it answers `prefix_len` *c* and an empty `adopted`, nothing is
+    cached, moved, freed or split, and nothing becomes recent. `node_len` is the length of the longest cached
+    prefix of the key that is usable. Where nodes are shown, it is the deepest such place at which a node
+    ends, and it may be 0. A cache without nodes may answer with the length of any cached prefix of the key
+    that is usable, or leave `node_len` out.
 
-    **Halves.** Over a pool with halves, the slots of each new page that is to be dead must have lost
-    their halves, and those of each page that is to be alive must have them, also where only the halves
-    are moved. If not, that is an `OwnershipError` (with the claim `refusals`). It comes last: an insert
-    that is refused whole is not asked.
+    **Halves.** Over a pool with halves, the slots of each new page that will be dead must have lost their
+    halves. The incoming slots of each page that will be alive must have their halves, also where only the
+    halves are moved. Otherwise the insert is an `OwnershipError` (with the claim `refusals`). This is checked
+    last, and not for an insert that is refused whole.
 
     **Nodes.** A tree splits where *c* ends, where *p* (rounded up to a page) or *e* ends, and at both ends of
     the revived part; a node is alive or dead as a whole.
@@ -587,15 +587,14 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
 
     Why
     ---
-    The slots of a dead page still serve the full layers of running requests. An engine that replaced them
+    The full layers of running requests still read the slots of a dead page. An engine that replaced them
     under a hold freed slots that were being read: corrupted answers. A fully dead leaf, inserted because *e*
     was computed from a window smaller than a page, was a leak that an assertion found later. Where *e* was
-    not passed on, pages were cached as alive whose halves belonged to others.
+    not passed on, pages were cached as alive although their halves belonged to others.
 
     Choices
     -------
-    How the plan is made, as long as nothing has changed before it is known that the insert is not
-    refused.
+    How the plan is made, as long as nothing changes before it is clear that the insert is not refused.
 
     Caller
     ------
@@ -604,13 +603,12 @@ def a_tombstone_is_revived_by_the_rules(before: CacheModel, operation: Insert, s
 
     Engines
     -------
-    - sglang: the two ways of revival are the same (`components/swa.py`, `_recover_from_incoming`: an
-      unlocked node takes the incoming indices, a locked one their halves). It revives from *e* on every
-      node that reaches beyond *p*, so below *p* too; it refuses nothing and keeps a leaf that no match
-      can return (`unified_tree_core.py`, `_insert_commit_step`); and it frees duplicates itself:
-      different.
-    - vLLM: not applicable; a block is registered under its hash or not (`reachable_block_mask` leaves out
-      those that no hit could need).
+    - sglang: the two ways of revival are the same (`components/swa.py`, `_recover_from_incoming`: an unlocked
+      node takes the incoming indices, a locked one their halves). From *e* on it revives every node that
+      reaches beyond *p*, and so also tokens before *p*; it refuses nothing and keeps a leaf that no match can
+      return (`unified_tree_core.py`, `_insert_commit_step`); and it frees duplicates itself: different.
+      - vLLM: not applicable; a block is registered under its hash or not (`reachable_block_mask` leaves out
+        blocks that no hit could need).
     """
     plan, result, cache, nodes = seen.plan, seen.result, before.cache, before.nodes
     if not seen.involves_tombstones:
