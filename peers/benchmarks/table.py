@@ -43,7 +43,16 @@ def make_table(rows: Iterable[ScenarioRow]) -> str:
 
 def make_markdown(rows: Sequence[ScenarioRow]) -> str:
     """Write the table for a page, with a description of each scenario."""
-    head = ("scenario", "timed operation", "ours", "others", "best peer", "limit", "target", "ours / best peer")
+    head = (
+        "scenario",
+        "timed operation",
+        "ours",
+        "others",
+        "best peer",
+        "limit",
+        "target",
+        "ours / best peer",
+    )
     lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | --- | ---: | ---: | ---: | --- |"]
     for row in rows:
         id, ours, keys, peer, name, limit, target, reached, ratio, verdict, others = make_line(row)
