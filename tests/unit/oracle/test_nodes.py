@@ -8,7 +8,6 @@ import hashlib
 import pickle
 from collections.abc import Sequence
 from typing import Any
-from weakref import KeyedRef
 
 import pytest
 
@@ -355,22 +354,16 @@ def test_equal_paths_are_one_object() -> None:
     assert repr(path) == "Path(space=Space(extra_key='a', width=1), tokens=(1, 2, 3))"
 
 
-def test_a_path_that_nobody_uses_is_forgotten() -> None:
-    """A soak makes millions of paths, without a garbage collector."""
+def test_paths_that_nobody_uses_are_forgotten() -> None:
+    """A soak makes millions of paths; a new one of the same tokens is not the one that has gone."""
     key = (Space("short-lived"), (1, 2, 3))
-    path = Path(*key)
-    assert key in prefix_model._PATHS
-    del path
+    kept = Path(Space("kept"), (1,))
+    Path(*key)
+    again = Path(*key)
+    assert prefix_model._PATHS[key]() is again
+    del again
+    for number in range(2 * prefix_model._SWEEP.at):
+        Path(Space("many"), (number,))
     assert key not in prefix_model._PATHS
-
-
-def test_a_late_word_of_a_path_takes_no_other_path_out() -> None:
-    """The collector of cycles ends references first and calls back later, when an equal path may be there."""
-    key = (Space("late"), (1, 2, 3))
-    late = KeyedRef(Path(*key), prefix_model._forget, key)
-    assert late() is None
-    prefix_model._PATHS[key] = late  # as between the two
-    path = Path(*key)
-    assert path.tokens == (1, 2, 3)
-    prefix_model._forget(late)
-    assert Path(*key) is path
+    assert len(prefix_model._PATHS) < 2 * prefix_model._SWEEP.at
+    assert Path(Space("kept"), (1,)) is kept

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
-from weakref import KeyedRef
+from weakref import ref
 
 from pymllm.errors import ProgramError
 from pymllm.history.operations import DIMENSIONS, Key, Namespace, Token
@@ -49,7 +49,9 @@ class Path:
         if path is None:
             path = object.__new__(cls)
             path.space, path.tokens = space, tokens
-            _PATHS[key] = KeyedRef(path, _forget, key)
+            _PATHS[key] = ref(path)
+            if len(_PATHS) >= _SWEEP.at:
+                _SWEEP.sweep()
         return path
 
     def __reduce__(self) -> tuple[type[Path], tuple[Space, tuple[Token, ...]]]:
@@ -71,17 +73,28 @@ class Path:
         return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
 
 
-_Spelled = tuple[Space, tuple[Token, ...]]
-_PATHS: dict[_Spelled, KeyedRef[_Spelled, Path]] = {}
-"""Every path in use; `weakref.WeakValueDictionary` does the same with four calls in Python for a new path."""
+_PATHS: dict[tuple[Space, tuple[Token, ...]], ref[Path]] = {}
+"""Every path in use, and paths gone since the last sweep.
+
+A callback of each reference would take a path out at once. But a callback in Python swallows an alarm that
+rings in it, which ends a search that takes too long, or the Ctrl-C of a person.
+"""
 
 
-def _forget(gone: KeyedRef[_Spelled, Path]) -> None:
-    """Take a path out that is used no more, unless an equal one has its place by now."""
-    if _PATHS.get(gone.key) is gone:
-        del _PATHS[gone.key]
+class _Sweep:
+    """The removal of unused paths, whenever there are twice as many as were left by the last one."""
+
+    def __init__(self, least: int) -> None:
+        self._least = self.at = least
+
+    def sweep(self) -> None:
+        """Remove every unused path."""
+        for key in [key for key, path in _PATHS.items() if path() is None]:
+            del _PATHS[key]
+        self.at = max(self._least, 2 * len(_PATHS))
 
 
+_SWEEP = _Sweep(1_024)
 _ROOT = Path(Space(), ())
 
 
