@@ -135,6 +135,8 @@ def call_in_progress() -> AdapterCall[Any] | None:
 
 
 _WAITS = 10
+_AGAIN = 1.0
+"""Seconds, at least, between two alarms of a block that is late: it may still clear up."""
 
 
 class TookTooLong(BaseException):
@@ -164,6 +166,8 @@ def deadline(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(left, seconds / _WAITS))
             return
         is_late = True
+        # Again after as long again: a destructor, or the callback of a reference, swallows any error.
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, _AGAIN))
         raise late
 
     before = signal.signal(signal.SIGALRM, give_up)

@@ -315,6 +315,29 @@ def test_only_work_counts_until_the_wait_is_ten_times_as_long() -> None:
         time.sleep(60)
 
 
+class _Stubborn:
+    """Works while it is destroyed, where Python prints what is raised, and goes on."""
+
+    def __del__(self) -> None:
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_was_swallowed_rings_again() -> None:
+    """A search went on for ever: its only alarm rang in the callback of a reference."""
+
+    def spin() -> None:
+        with deadline(0.05):
+            _Stubborn()
+            while True:
+                pass
+
+    with pytest.raises(TookTooLong):
+        spin()
+
+
 def test_what_ends_in_time_is_left_alone() -> None:
     """A call that ends in time leaves the alarm off and the earlier handler in place."""
     before = signal.getsignal(signal.SIGALRM)
