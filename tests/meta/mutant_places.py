@@ -26,6 +26,7 @@ def name_place(code: CodeType) -> str:
 def find_functions(folder: Path) -> Functions:
     """Return all functions that this process has of a folder's files."""
     found: Functions = {}
+    gc.unfreeze()  # what is frozen is listed nowhere
     for it in gc.get_objects():
         if type(it) is FunctionType and it.__code__.co_filename.startswith(f"{folder}/"):
             found.setdefault(name_place(it.__code__), []).append(it)
