@@ -360,10 +360,16 @@ def test_paths_that_nobody_uses_are_forgotten() -> None:
     kept = Path(Space("kept"), (1,))
     Path(*key)
     again = Path(*key)
-    assert prefix_model._PATHS[key]() is again
+    assert prefix_model._PATHS.known[key]() is again
     del again
-    for number in range(2 * prefix_model._SWEEP.at):
+    for number in range(2 * prefix_model._PATHS.limit):
         Path(Space("many"), (number,))
-    assert key not in prefix_model._PATHS
-    assert len(prefix_model._PATHS) < 2 * prefix_model._SWEEP.at
+    assert key not in prefix_model._PATHS.known
+    assert len(prefix_model._PATHS.known) < 2 * prefix_model._PATHS.limit
     assert Path(Space("kept"), (1,)) is kept
+
+
+def test_a_path_that_another_thread_has_just_made_is_the_one() -> None:
+    """Two judges at once have keys in common, and a second object would be a path that is not cached."""
+    path = Path(Space("both"), (1, 2))
+    assert prefix_model._PATHS.make(*path.__reduce__()[1]) is path

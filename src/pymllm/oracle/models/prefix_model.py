@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from threading import RLock
 from typing import NamedTuple
 from weakref import ref
 
@@ -44,15 +45,9 @@ class Path:
     def __new__(cls, space: Space, tokens: tuple[Token, ...]) -> Path:
         """Return the path, a new one only if none is in use."""
         key = space, tokens
-        known = _PATHS.get(key)
+        known = _PATHS.known.get(key)
         path = None if known is None else known()
-        if path is None:
-            path = object.__new__(cls)
-            path.space, path.tokens = space, tokens
-            _PATHS[key] = ref(path)
-            if len(_PATHS) >= _SWEEP.at:
-                _SWEEP.sweep()
-        return path
+        return _PATHS.make(*key) if path is None else path
 
     def __reduce__(self) -> tuple[type[Path], tuple[Space, tuple[Token, ...]]]:
         return Path, (self.space, self.tokens)
@@ -73,28 +68,39 @@ class Path:
         return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
 
 
-_PATHS: dict[tuple[Space, tuple[Token, ...]], ref[Path]] = {}
-"""Every path in use, and paths gone since the last sweep.
+class _Paths:
+    """Every path in use, and paths gone since the last sweep.
 
-A callback of each reference would take a path out at once. But a callback in Python swallows an alarm that
-rings in it, which ends a search that takes too long, or the Ctrl-C of a person.
-"""
-
-
-class _Sweep:
-    """The removal of unused paths, whenever there are twice as many as were left by the last one."""
+    The callback of a reference would take a path out at once. But it is code in Python, and swallows an alarm
+    that rings in it, which ends a search that takes too long, or the Ctrl-C of a person.
+    """
 
     def __init__(self, least: int) -> None:
-        self._least = self.at = least
+        self.known: dict[tuple[Space, tuple[Token, ...]], ref[Path]] = {}
+        self.limit = self._least = least  # paths at which the unused ones are removed
+        self._lock = RLock()  # two threads must not make equal paths
 
-    def sweep(self) -> None:
-        """Remove every unused path."""
-        for key in [key for key, path in _PATHS.items() if path() is None]:
-            del _PATHS[key]
-        self.at = max(self._least, 2 * len(_PATHS))
+    def make(self, space: Space, tokens: tuple[Token, ...]) -> Path:
+        """Return a new path, or the one that another thread has made meanwhile."""
+        with self._lock:
+            known = self.known.get((space, tokens))
+            path = None if known is None else known()
+            if path is None:
+                path = object.__new__(Path)
+                path.space, path.tokens = space, tokens
+                self.known[space, tokens] = ref(path)
+                if len(self.known) >= self.limit:
+                    self._sweep()
+            return path
+
+    def _sweep(self) -> None:
+        """Remove unused paths, until twice as many as are left now are known."""
+        for key in [key for key, path in self.known.items() if path() is None]:
+            del self.known[key]
+        self.limit = max(self._least, 2 * len(self.known))
 
 
-_SWEEP = _Sweep(1_024)
+_PATHS = _Paths(1_024)
 _ROOT = Path(Space(), ())
 
 
