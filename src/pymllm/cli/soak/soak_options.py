@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,9 +195,8 @@ class SoakOptions:
             name += f"-{self.shard.number}-of-{self.shard.count}"
         folder = self.resume or self.output or Path("runs") / name
         if self.run is not None and self.output is None:  # people type a printed command more than once
-            names = (name, *(f"{name}-{count}" for count in range(2, 10_000)))
-            places = (Path("runs") / it for it in names)
-            folder = next((it for it in places if not (it / LEDGER).exists()), folder)
+            places = chain([folder], (Path("runs") / f"{name}-{number}" for number in count(2)))
+            folder = next(it for it in places if not (it / LEDGER).exists())
         if self.resume is None and self.shard is None and (folder / LEDGER).exists():
             raise click.UsageError(
                 f"--output {folder}: there is a campaign already; pymllm resume it, or choose another folder."
