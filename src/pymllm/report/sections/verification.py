@@ -71,7 +71,8 @@ def make_verify_section(runs: Sequence[Run]) -> Iterator[Part]:
     for adapter in (adapter for adapter in it.adapters if adapter.machines):
         yield replace(_law_table(adapter.laws, [adapter]), caption=adapter.name, only=VERBOSE)
         yield _machines(adapter)
-    yield Text("--verbose explains the words of these tables", only=BRIEF)
+    if laws:
+        yield Text("--verbose explains the words of these tables", only=BRIEF)
     counts = ", ".join(_counted(laws))
     yield Text(f"{f'laws: {counts}' if laws else 'no law was judged'}; {_ended(it)}", ENDING)
 
