@@ -20,8 +20,6 @@ from tests.source_tree import pytest_make_collect_report
 from tests.warm_workers import START_COLD, start_warm
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
 __all__ = ["pytest_make_collect_report"]
@@ -81,21 +79,15 @@ def pytest_report_header(config: pytest.Config) -> str:
     )
 
 
-_MODULES: list[Path] = []
-"""The file of the last test."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _few_objects() -> None:
     """Let the garbage collector pass over what was there before a file's first test.
 
     A process that has run some thousand tests keeps a gigabyte of objects, and looks through all of it for a
     second at a time: four fifths of the time of the campaigns' tests, which ask for it after each run.
     """
-    if _MODULES[-1:] != [item.path]:
-        _MODULES[:] = [item.path]
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -122,12 +114,3 @@ def _warm_workers() -> Iterator[None]:
 def cold_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts worker processes as users get them: new interpreters, which have nothing in common."""
     monkeypatch.setattr(workers, "_start", START_COLD)
-
-
-@pytest.fixture
-def _few_objects() -> Iterator[None]:
-    """Let the garbage collector pass over what was there before: it is asked for often, and takes long."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()

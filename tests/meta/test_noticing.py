@@ -33,11 +33,8 @@ Watch = Callable[..., Outcome]
 
 
 @pytest.fixture
-def watch(pytestconfig: pytest.Config, tmp_path: Path, _few_objects: None) -> Watch:
-    """Run the tests that are marked with a name under edits, for a second at most.
-
-    Each session inside asks the garbage collector five times for everything.
-    """
+def watch(pytestconfig: pytest.Config, tmp_path: Path) -> Watch:
+    """Run the tests that are marked with a name under edits, for a second at most."""
     path = tmp_path / "test_marked.py"
     path.write_text(MARKED, encoding="utf-8")
 

@@ -12,8 +12,6 @@ from pymllm.instrument.leaks import Layer, LeakVerdict, Outcome
 from tests.stress import test_block_graphs, test_cached_contents, test_streams
 from tests.stress.card import Card, Rounds
 
-pytestmark = pytest.mark.usefixtures("_few_objects")
-
 EPOCHS = 12
 Check = Callable[..., LeakVerdict]
 

@@ -21,8 +21,6 @@ from pymllm.mem_cache.memory_pool import (
 )
 from tests.stress.card import Card
 
-pytestmark = pytest.mark.usefixtures("_few_objects")
-
 MAKERS = (torch.zeros, torch.empty, torch.full, torch.arange, torch.ones)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from xml.etree import ElementTree
@@ -43,14 +42,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCuda:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(gpu_gate, "why_no_cuda", lambda: None)
     return FakeCuda().install(monkeypatch.setattr)
-
-
-@pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
-    """A check of leaks collects garbage: leave out what was there before, which takes long to walk."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

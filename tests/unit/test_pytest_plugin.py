@@ -630,7 +630,6 @@ def test_a_log_that_cannot_be_written_ends_the_run_at_once(run: Run) -> None:
 # -- what they leave -------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_few_objects")
 def test_a_leak_of_slots_is_found_and_named(run: Run) -> None:
     """leak_check runs the work, and fails with the layer and its slope."""
     result = run(
@@ -662,7 +661,6 @@ def test_a_wrong_call_is_shown_where_it_stands(run: Run) -> None:
     result.stdout.no_fnmatch_line("*leaks.py*")
 
 
-@pytest.mark.usefixtures("_few_objects")
 def test_no_leak_repeats_a_test(run: Run) -> None:
     """With the fixtures of one test; a failure in a later run is a failure."""
     result = run(

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -258,14 +258,6 @@ def test_our_own_number_comes_first() -> None:
 
 
 CONTEXT = 300 * MIB  # what a process has on a device beside its allocator
-
-
-@pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
-    """Each checkpoint collects garbage: leave out what was there before, which takes long to walk."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Server:
